@@ -1,1 +1,1 @@
-"""What a user gives: tables, columns, images, labels; checked and encoded."""
+"""Checks and encoding of user input: tables, columns, images, labels and groups."""

@@ -1,4 +1,4 @@
-"""Categories and labels found by their text: of a CSV, 7, 7.0 and "7" may be the same value."""
+"""Lookup of categories and labels by their text: in a CSV 7, 7.0 and "7" may be equal."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from nearwise.data.tables.spellings import NUMBER
 
 
 def labels_as_classes(labels: "pd.Series", classes: np.ndarray) -> "pd.Series":
-    """Give labels from a file the types of a model's classes.
+    """Convert labels from a file to the types of a model's classes.
 
-    A label that is none of the classes but has the text of one, as 1 has that of "1", becomes it.
-    Where all classes are text, so do other labels.
+    A label that equals a class only as text, such as 1 and "1", becomes that class. If all classes
+    are text, other labels become text too.
     """
     known, of_class = classes.tolist(), set(classes.tolist())
     code_of = code_by_text(known)
@@ -33,10 +33,10 @@ def labels_as_classes(labels: "pd.Series", classes: np.ndarray) -> "pd.Series":
 
 
 def code_by_text(known: list[Any]) -> Callable[[Any], int]:
-    """Make a function that finds a value's code by its text; 0 where none or several fit.
+    """Make a function from values to codes, by text; 0 if none or several match.
 
-    The text itself comes first. Then a number or truth value is what a CSV reader would make of a
-    text: 7 of "07", True of "true". Two texts are never the same that way.
+    Equal text matches first, then the value that a CSV reader would parse: "07" matches 7, "true"
+    matches True. Two different texts never match.
     """
     texts: dict[str, set[int]] = defaultdict(set)
     read: dict[str, set[int]] = defaultdict(set)
@@ -58,14 +58,14 @@ def code_by_text(known: list[Any]) -> Callable[[Any], int]:
 
 
 def in_text(value: Any) -> str:
-    """Write a category out; a whole float as its integer."""
+    """Text of a category; a whole float is written as an integer."""
     if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_BELOW:
         return str(int(value))
     return str(value)
 
 
 def as_read(value: Any) -> str:
-    """Write out what a CSV reader would make of a category if its column were all like it."""
+    """Text of the value that a CSV reader would parse from a category's text."""
     if not isinstance(value, str):
         return in_text(value)
     word = value.strip()

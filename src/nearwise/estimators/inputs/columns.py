@@ -1,4 +1,4 @@
-"""What each column of a table is taken for, what is left out, and why."""
+"""Choice of each table column's use, with the reason: number, category, date or left out."""
 
 import datetime
 import decimal
@@ -33,16 +33,16 @@ from nearwise.names import did_you_mean, listed
 from nearwise.warn import warn_user
 
 Use = Literal["number", "category", "date", "left out"]
-Wish = Literal["keep", "number", "category", "date", "left out"] | str  # "date:%d.%m.%y" among them
+Wish = Literal["keep", "number", "category", "date", "left out"] | str  # or "date:%d.%m.%y"
 WISHES = ("keep", "number", "category", "date", "left out")
 _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
-_MOSTLY = 0.9  # share of cells that read as numbers, from which the others look like slips
+_MOSTLY = 0.9  # smallest share of numeric cells for which the others count as typing errors
 ALIKE = "rows of one value are nearly alike, as those of one person or device are"
 EMPTY = "no value in any row"  # reason to leave a column out
-_FEWEST_IDS = 5  # rows below which distinct values mean nothing, whatever the name
-_FEWEST_RUN = 10  # rows from which counting up by one is no accident
-_FEWEST_TEXTS = 20  # rows from which a text that is different in every one is a name
-_MANY_TEXTS, _NEARLY_ALL = 100, 0.95  # ... in nearly every one
+_FEWEST_IDS = 5  # fewest rows to detect a row id by its name and distinct values
+_FEWEST_RUN = 10  # fewest rows to detect row numbers that count up by one
+_FEWEST_TEXTS = 20  # fewest rows to detect a text that differs in every row
+_MANY_TEXTS, _NEARLY_ALL = 100, 0.95  # ... in nearly every row
 _ID_WORDS = frozenset(("id", "ids", "uuid", "guid", "rowid", "rownum", "rowno"))
 _INDEX_NAME = re.compile(
     r"unnamed: \d+|level_\d+|index|#|nr|no|row([ _.-]?(index|number|num|nr|no|id))?", re.IGNORECASE
@@ -56,32 +56,32 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 class ColumnWarning(UserWarning):
-    """A column is not used as it stands: left out, read with gaps, or hard to understand."""
+    """Warning about a column that is left out, parsed with gaps, or ambiguous."""
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """What a column of the training table is and how it is used.
+    """Properties and use of a column of the training table.
 
     Attributes
     ----------
     name : str
     type : str
-        Of the values, as pandas names it.
+        Type of the values, as named by pandas.
     missing : int
-        Rows without a value; cells in `gap_words` count.
+        Number of rows without a value, including cells with a text in `gap_words`.
     distinct : int or None
-        Different values; None where they cannot be compared.
+        Number of different values; None if they cannot be compared.
     use : {"number", "category", "date", "left out"}
     parts : tuple of str
-        Numbers that a date becomes.
+        Numeric features made of a date.
     gap_words : tuple of str
-        Texts in a column of numbers or dates that count as missing.
+        Texts that count as missing in a column of numbers or dates.
     reason : str
-        Why, where the type alone does not explain it.
+        Reason for the use; empty if the type explains it.
     change : {"", "keep", "number", "category", "date", "groups"}
-        What to give for this column in `columns`, or as a flag of 'nearwise fit', to have it used
-        in the other way. "groups": it may name what several rows belong to, `groups` of `fit`.
+        Value for this column in `columns`, or flag of 'nearwise fit', for the alternative use.
+        "groups": its values may identify groups of rows, see `groups` of `fit`.
     """
 
     name: str
@@ -95,22 +95,22 @@ class ColumnReport:
     change: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
+        """Fields as plain data for JSON."""
         plain = asdict(self)
         return plain | {"parts": list(self.parts), "gap_words": list(self.gap_words)}
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "ColumnReport":
-        """Rebuild a report from what `to_json` returned."""
+        """Rebuild a report from the result of `to_json`."""
         tuples = {"parts": tuple(state["parts"]), "gap_words": tuple(state["gap_words"])}
         return cls(**(state | tuples))
 
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """A report beside what reading the column needs; `warn`: the user gets a warning.
+    """Report of a column, and how to parse it; `warn`: the user gets a warning.
 
-    `spelling` is that of numbers which plain digits and a decimal point do not write.
+    `spelling` describes numbers that are not plain digits with a decimal point.
     """
 
     report: ColumnReport
@@ -122,18 +122,18 @@ class ColumnPlan:
 def plan_columns(
     frame: pd.DataFrame, wishes: Mapping[str, Wish] | None = None, *, judge: bool = True
 ) -> list[ColumnPlan]:
-    """Decide what each column of a training table is used as.
+    """Choose the use of each column of a training table.
 
     Types decide first: numbers and truth values are numbers, dates are dates, all else is a
-    category. Text that writes a date or a time of day in every row is one; text that writes numbers
-    with one sign or unit, or with marks at thousands, is numbers; texts among them that stand for a
-    gap ("?", "unknown") or are rare are gaps. Left out are row numbers, row ids, and text that
-    differs in (nearly) every row, which do not help to predict new rows. `wishes` override all
-    this; "keep" only forbids leaving a column out. Without `judge` types alone decide. A column
-    without any value is left out in any case.
+    category. Text with a date or a time of day in every row becomes dates. Text with numbers that
+    share a sign or unit, or have thousands separators, becomes numbers. Words for a gap among them
+    ("?", "unknown") and rare texts are gaps. Row numbers, row ids, and text that differs in
+    (nearly) every row are left out, as they do not help to predict new rows. `wishes` override
+    all this; "keep" only forbids leaving a column out. Without `judge` types alone decide. A
+    column without any value is always left out.
 
-    ValueError if a wish names no column or no use, cannot be fulfilled, or if a column holds what
-    is none of numbers, text and dates.
+    ValueError if a wish names no column or no use or cannot be fulfilled, or if a column holds
+    values other than numbers, text and dates.
     """
     chosen = _check_wishes(wishes, frame)
     written = Written.of(frame)
@@ -148,7 +148,7 @@ def plan_columns(
 def _with_groups(
     frame: pd.DataFrame, plans: list[ColumnPlan], chosen: Mapping[str, Wish]
 ) -> list[ColumnPlan]:
-    """Note which columns may name what several rows belong to; a wish for one settles it."""
+    """Mark columns that may identify groups of rows, except columns with a wish."""
     used = {plan.report.name: plan.report for plan in plans if plan.report.use != "left out"}
     alike = set(alike_by({name: frame[name] for name in used}))
     found = []
@@ -169,7 +169,7 @@ def _with_groups(
 
 
 def refuse_nothing_used(reports: Sequence[ColumnReport]) -> None:
-    """Refuse a table in which every column is left out."""
+    """Raise ValueError if every column is left out."""
     if any(report.use != "left out" for report in reports):
         return
     if all(report.reason == EMPTY for report in reports):
@@ -187,14 +187,14 @@ def refuse_nothing_used(reports: Sequence[ColumnReport]) -> None:
 
 
 def refuse_repeated(columns: Sequence[str]) -> None:
-    """Refuse columns that share a name: they could not be distinguished."""
+    """Raise ValueError if columns share a name and cannot be distinguished."""
     twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice:
         raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
 
 
 def warn_of_columns(plans: list[ColumnPlan]) -> None:
-    """Warn once of what the user should know."""
+    """Issue one warning about all columns with `warn`."""
     spoken = [plan.report for plan in plans if plan.warn]
     if not spoken:
         return
@@ -204,7 +204,7 @@ def warn_of_columns(plans: list[ColumnPlan]) -> None:
 
 
 def _remedy(report: ColumnReport) -> str:
-    """Say what changes the use of a column."""
+    """Hint on how to change the use of a column."""
     if report.change == "groups":
         return (
             f". If new rows will have other values there, give fit(groups=X[{report.name!r}]) and "
@@ -252,10 +252,9 @@ def plan_column(
     *,
     judge: bool,
 ) -> ColumnPlan:
-    """Decide what one column is used as; `plan_columns` gives the rules.
+    """Choose the use of one column by the rules of `plan_columns`.
 
-    `written` is how a file wrote the table, `usual` the decimal mark of numbers that can be read
-    both ways.
+    `written` is the number format of the file, `usual` the decimal mark of ambiguous numbers.
     """
     if wish == "left out":
         return ColumnPlan(_report(column, name, "left out", reason="as you said"))
@@ -289,7 +288,7 @@ def _kept(plan: ColumnPlan, column: pd.Series) -> ColumnPlan:
 
 
 def kind_of(column: pd.Series) -> Literal["number", "category", "date"]:
-    """Classify a column by its type; ValueError where it is none of numbers, text and dates."""
+    """Classify a column by its type; ValueError unless it holds numbers, text or dates."""
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         if pd.api.types.is_complex_dtype(column):
             raise ValueError(f"Column {column.name!r} holds complex numbers. Split it in two.")
@@ -323,9 +322,9 @@ def _report(column: pd.Series, name: str, use: Use, **more: Any) -> ColumnReport
 
 
 def _as_written(plan: ColumnPlan, spelling: Spelling, *, is_whole: bool) -> ColumnPlan:
-    """Remember how a file wrote numbers, which `read_table` has read."""
+    """Record the number format of a file that `read_table` has parsed."""
     if not spelling.described or (is_whole and spelling == Spelling(",")):
-        return replace(plan, spelling=spelling)  # of the table as a whole
+        return replace(plan, spelling=spelling)  # the format of the whole table
     reason = f"numbers with {spelling.described}"
     report = replace(plan.report, reason=reason, change="category")
     return replace(plan, report=report, spelling=spelling)
@@ -368,11 +367,11 @@ def _in_numbers(
     usual: Decimal,
     bare: list[str],
 ) -> ColumnPlan:
-    """Use text as the numbers that it writes, `bare` ones too; other `words` count as missing."""
+    """Parse text as numbers, also `bare` ones without a sign; `words` count as missing."""
     spelling = common.spelling(usual) if common is not None else None
     special = spelling is not None and spelling.described
     if spelling is not None and not spelling.decimal:
-        spelling = replace(spelling, decimal=usual)  # that of the table
+        spelling = replace(spelling, decimal=usual)  # decimal mark of the table
     plan = ColumnPlan(_report(column, name, "number"))
     if words:
         plan = _with_words_as_gaps(column, plan.report, words)
@@ -426,7 +425,7 @@ def _dated(column: pd.Series, name: str, layout: str, words: list[str]) -> Colum
 
 
 def _judge_text(column: pd.Series, name: str, plan: ColumnPlan, usual: Decimal) -> ColumnPlan:
-    """Examine the text of a column."""
+    """Choose the use of a text column by its values."""
     counts = column.astype(object).value_counts()
     values = counts.index.tolist()
     layouts, odd = dates_among(values)
@@ -452,7 +451,7 @@ def _judge_text(column: pd.Series, name: str, plan: ColumnPlan, usual: Decimal) 
 def _of_several_signs(
     column: pd.Series, plan: ColumnPlan, common: Common, signed: list[str]
 ) -> ColumnPlan:
-    """Numbers with different signs or units, or some without, are not brought together."""
+    """Keep numbers with different signs or units, or partly without, as categories."""
     several, n = _several_signs(common), int(column.isin(signed).sum())
     if several:
         reason, change = f"numbers with different units: {listed(several)}", ""
@@ -469,7 +468,7 @@ def _of_several_signs(
 def _numbers_as_text(
     column: pd.Series, name: str, values: list[Any], plan: ColumnPlan
 ) -> ColumnPlan:
-    """Numbers written as text stay categories, unless they differ in (nearly) every row."""
+    """Keep numbers written as text as categories, unless they differ in (nearly) every row."""
     reason = _every_row_its_own(plan.report, len(column))
     padded = any(isinstance(v, str) and _PADDED.fullmatch(v.strip()) for v in values)
     if reason and (padded or is_id_name(name)):
@@ -483,7 +482,7 @@ def _numbers_as_text(
 
 
 def _with_words_as_gaps(column: pd.Series, report: ColumnReport, words: list[str]) -> ColumnPlan:
-    """Numbers or dates in which some text counts as missing."""
+    """Plan for numbers or dates in which some texts count as missing."""
     cells = _cells_of_text(column, words, " that counts as missing")
     report = replace(
         report,
@@ -503,7 +502,7 @@ def _cells_of_text(column: pd.Series, texts: list[str], counts: str = "") -> str
 
 
 def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
-    """Report that a text differs in (nearly) every row; empty where it does not."""
+    """Reason that a text differs in (nearly) every row; empty if it does not."""
     n, distinct = n_rows - report.missing, report.distinct or 0
     if n < 0.9 * n_rows:
         return ""  # whether there is a value may be informative
@@ -517,7 +516,7 @@ def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
 
 
 def _row_number(column: pd.Series, name: str, report: ColumnReport) -> str:
-    """Report that whole numbers count or name the rows; empty where they do not."""
+    """Reason that whole numbers are row numbers or row ids; empty if they are not."""
     n = len(column) - report.missing
     if report.use != "number" or report.distinct != n or n < _FEWEST_IDS:
         return ""
@@ -535,7 +534,7 @@ def _row_number(column: pd.Series, name: str, report: ColumnReport) -> str:
 
 
 def counts_rows(column: pd.Series, name: str) -> bool:
-    """Whether a column numbers the rows of its own table from 0 or 1, and is not called an id."""
+    """Whether a column numbers the rows of its table from 0 or 1 and is not named an id."""
     if len(column) < 2 or set(_words(name)) & _ID_WORDS or column.isna().any():
         return False
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
@@ -547,7 +546,7 @@ def _words(name: str) -> list[str]:
 
 
 def is_id_name(name: str) -> bool:
-    """Whether a column is called an id or an index."""
+    """Whether a column is named an id or an index."""
     words = _words(name)
     named = bool(words) and (words[-1] in _ID_WORDS or words[0] in _ID_WORDS)
     return named or _INDEX_NAME.fullmatch(name.strip()) is not None

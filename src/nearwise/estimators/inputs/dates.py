@@ -1,4 +1,4 @@
-"""Columns of dates: recognized in text, read, and turned into numbers."""
+"""Date columns: detection in text, parsing, and conversion to numbers."""
 
 import datetime
 import re
@@ -14,7 +14,7 @@ ZERO_DATES = frozenset(
     for day in ("0000-00-00", "00-00-0000", "00/00/0000", "00.00.0000", "0000/00/00")
     for time in ("", " 00:00:00", "T00:00:00", " 00:00")
 )  # gaps, as MySQL writes them
-_MOVING = ("now", "today")  # pandas would take them for dates, another one whenever it reads them
+_MOVING = ("now", "today")  # pandas would parse them as the current date
 _ZONE = r"\s?(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)"
 _ISO_LIKE = re.compile(
     rf"\d{{4}}-\d{{2}}-\d{{2}}([T ]\d{{2}}:\d{{2}}(:\d{{2}}([.,]\d{{1,9}})?)?({_ZONE})?)?"
@@ -29,18 +29,18 @@ _DAY = re.compile(
 _TIME = re.compile(
     rf"([T ])\d{{1,2}}:\d{{2}}(:\d{{2}}(\.\d{{1,9}})?)?(\s?[AaPp]\.?[Mm]\.?)?({_ZONE})?"
 )
-_PLAUSIBLE = (1677, 2262)  # years that text other than ISO may name; codes look like others
-_PLAUSIBLE_MONTHS = (1800, 2100)  # of a month without a day, more of which are codes
-_FEW = 20  # values that a layout is tried on before all
+_PLAUSIBLE = (1677, 2262)  # years of non-ISO dates; texts with other years are codes
+_PLAUSIBLE_MONTHS = (1800, 2100)  # years of months without a day
+_FEW = 20  # values in the first trial of a layout
 
 
 @dataclass(frozen=True)
 class DateColumn:
-    """How a column of dates becomes numbers; plain data that JSON can hold.
+    """Conversion of a date column to numbers, as plain data for JSON.
 
-    `layout` is "ISO8601", "time of day", codes of strftime, or "" where the column holds dates;
-    `zone` the time zone that moments are brought to, or ""; `origin` the first day of the training
-    table, from which days count; `parts` those that vary in training, and days.
+    `layout` is "ISO8601", "time of day", codes of strftime, or "" if the column holds dates;
+    `zone` is the time zone for conversion, or ""; `origin` is the first day of the training
+    table, day 0; `parts` are the date parts that vary in training, and days.
     """
 
     layout: str
@@ -51,8 +51,8 @@ class DateColumn:
     def numbers(self, column: pd.Series, name: str) -> np.ndarray:
         """Return the parts of every date, float64 (n, n_parts), NaN where missing.
 
-        ValueError, with row and value, if a cell is not a date, or has a time zone where those of
-        training had none (and the reverse).
+        ValueError, with row and value, if a cell is not a date, or has a time zone and the
+        training dates had none (or the reverse).
         """
         if column.isna().all():
             return np.full((len(column), len(self.parts)), np.nan)
@@ -68,7 +68,7 @@ class DateColumn:
 
 
 def holds_dates(column: pd.Series) -> bool:
-    """Whether a column's values are dates or moments, not text that looks like them."""
+    """Whether a column's values are date or datetime objects, not text."""
     dtype = column.dtype
     if pd.api.types.is_datetime64_any_dtype(dtype) or isinstance(dtype, pd.PeriodDtype):
         return True
@@ -79,9 +79,9 @@ def holds_dates(column: pd.Series) -> bool:
 
 
 def moments_of(column: pd.Series, layout: str = "") -> pd.Series:
-    """Read a column of dates, or of text that writes them in one way; NaT for what is none.
+    """Parse a column of dates, or of text with dates in one layout; NaT for other values.
 
-    ValueError if several ways are possible and none is named by `layout`.
+    ValueError if several layouts are possible and `layout` is not given.
     """
     if holds_dates(column):
         return pd.to_datetime(_moments(column, "", str(column.name)), utc=True)
@@ -98,7 +98,7 @@ def moments_of(column: pd.Series, layout: str = "") -> pd.Series:
 
 
 def holds_times(column: pd.Series) -> bool:
-    """Whether a column's values are times of day, not text that looks like them."""
+    """Whether a column's values are time objects, not text."""
     if not pd.api.types.is_object_dtype(column.dtype):
         return isinstance(column.dtype, pd.ArrowDtype) and column.dtype.type is datetime.time
     values = column.dropna()
@@ -106,10 +106,10 @@ def holds_times(column: pd.Series) -> bool:
 
 
 def text_layouts(texts: list[str]) -> tuple[list[str], list[str]]:
-    """Return how the different texts of a column write a date or time of day, and which do not.
+    """Possible date layouts of a column's distinct texts, and the texts that do not fit.
 
-    There are several layouts where day, month or a year of two digits cannot be told apart, none
-    where these are not dates.
+    Several layouts if day, month or a two-digit year are ambiguous; none if the texts are not
+    dates.
     """
     distinct = pd.Series(texts, dtype=object)
     few = distinct.iloc[:_FEW].str.strip()
@@ -122,20 +122,20 @@ def text_layouts(texts: list[str]) -> tuple[list[str], list[str]]:
     best = [layout for layout, found in bad.items() if len(found) == fewest]
     odd = bad[best[0]]
     if len(odd) and any(_fits(odd.str.strip(), layout).any() for layout in tried):
-        return [], texts  # written in two ways
+        return [], texts  # two layouts in one column
     if best[0] in ("%Y-%m", "%Y/%m") and _are_seasons(distinct):
         return [], texts
     return _year_first_or_last(best, distinct), odd.tolist()
 
 
 def _are_seasons(texts: pd.Series) -> bool:
-    """Whether texts such as 2010-11 are a year and the next one, not its month."""
+    """Whether texts such as 2010-11 mean two consecutive years, not year and month."""
     parts = texts.str.extract(r"\d\d(\d\d)\D(\d\d)$").astype(float)
     return bool(((parts[0] + 1) % 100 == parts[1]).all())
 
 
 def _candidates(text: str) -> list[str]:
-    """Layouts that a text may have."""
+    """Possible layouts of a text."""
     if _ISO_LIKE.fullmatch(text):
         return [ISO]
     if _CLOCK.fullmatch(text):
@@ -172,7 +172,7 @@ def _numeric_layouts(first: str, second: str, third: str | None, mark: str) -> l
     if len(first) == 3 or len(second) > 2 or len(third) == 1:
         return []
     if mark == "." and len(third) == 2 and len(first + second) < 4:
-        return []  # a version
+        return []  # a version number
     year = "%Y" if len(third) == 4 else "%y"
     orders = ["%d{0}%m{0}" + year] + (["%m{0}%d{0}" + year] if mark != "." else [])
     orders += ["%y{0}%m{0}%d"] if year == "%y" and mark != "." else []
@@ -187,7 +187,7 @@ def _clock_layout(time: re.Match[str]) -> str:
 
 
 def _year_first_or_last(layouts: list[str], texts: pd.Series) -> list[str]:
-    """Rule out a year of two digits in front, or behind, by how many different ones there are."""
+    """Choose whether the two-digit year comes first or last, by the number of distinct values."""
     first = [layout for layout in layouts if layout.startswith("%y")]
     if not first or len(first) == len(layouts):
         return layouts
@@ -199,7 +199,7 @@ def _year_first_or_last(layouts: list[str], texts: pd.Series) -> list[str]:
 
 
 def date_column(column: pd.Series, name: str, layout: str) -> DateColumn:
-    """Learn how a training column of dates becomes numbers."""
+    """Fit the conversion of a training column of dates to numbers."""
     moments = _moments(column, layout, name)
     zone = _zone(moments)
     local = _local(moments, zone).dropna()
@@ -217,7 +217,7 @@ def _varies(local: pd.Series, part: str) -> bool:
 
 
 def _fits(texts: pd.Series, layout: str) -> pd.Series:
-    """Which texts are dates of this layout and of a plausible year, bool (n,)."""
+    """Mask of texts that are dates of this layout in a plausible year, bool (n,)."""
     if layout == ISO:
         return texts.map(lambda text: bool(_ISO_LIKE.fullmatch(text))) & _parse(texts, ISO).notna()
     moments = _parse(texts, layout)
@@ -228,7 +228,7 @@ def _fits(texts: pd.Series, layout: str) -> pd.Series:
 
 
 def _parse(texts: pd.Series, layout: str) -> pd.Series:
-    """Read text; NaT where it is not a date. Offsets from UTC are brought to UTC."""
+    """Parse text; NaT if it is not a date. Times with an offset are converted to UTC."""
     texts = texts.mask(texts.isin(_MOVING)).astype(object)
     if layout == TIME:
         return _clock(texts)
@@ -244,7 +244,7 @@ def _parse(texts: pd.Series, layout: str) -> pd.Series:
 
 
 def _clock(texts: pd.Series) -> pd.Series:
-    """Read times of day as moments of the first of January 1970; NaT for what is none."""
+    """Parse times of day as datetimes on 1 January 1970; NaT for other text."""
     parts = texts.str.extract(f"^{_CLOCK.pattern}$")
     hour, minute, second = (pd.to_numeric(parts[i], errors="coerce") for i in range(3))
     half = parts[3].str.lower()
@@ -256,7 +256,7 @@ def _clock(texts: pd.Series) -> pd.Series:
 
 
 def check_format(layout: str, name: str) -> None:
-    """Refuse what is not a format of strftime for a date."""
+    """Raise ValueError if a layout is not a strftime format for a date."""
     try:
         pd.to_datetime(pd.Series(["x"]), format=layout, errors="coerce")
     except ValueError as error:
@@ -267,7 +267,7 @@ def check_format(layout: str, name: str) -> None:
 
 
 def _moments(column: pd.Series, layout: str, name: str) -> pd.Series:
-    """Read a column of dates or text as datetime64, or name the first cell that is not a date."""
+    """Parse a column of dates or text as datetime64; ValueError names the first invalid cell."""
     if isinstance(column.dtype, pd.PeriodDtype):
         return column.dt.to_timestamp()
     if isinstance(column.dtype, pd.ArrowDtype):
@@ -277,7 +277,7 @@ def _moments(column: pd.Series, layout: str, name: str) -> pd.Series:
     plain = column.astype(object)
     codes, distinct = pd.factorize(plain)
     of_distinct = read_texts(pd.Series(distinct, dtype=object), layout)
-    found = of_distinct.reindex(codes).set_axis(plain.index)  # -1, of a gap, is none of them
+    found = of_distinct.reindex(codes).set_axis(plain.index)  # code -1, a gap, becomes NaT
     bad = np.flatnonzero(found.isna() & plain.notna() & ~plain.isin(ZERO_DATES))
     if len(bad):
         example = "2024-12-31" if layout in ("", ISO) else layout.replace(TIME, "14:05")
@@ -290,7 +290,7 @@ def _moments(column: pd.Series, layout: str, name: str) -> pd.Series:
 
 
 def read_texts(plain: pd.Series, layout: str) -> pd.Series:
-    """Read dates, moments and text, of the layout or ISO 8601; NaT for what is none."""
+    """Parse dates, datetimes and text in the layout or ISO 8601; NaT for other values."""
     if layout not in ("", ISO):
         plain = plain.map(_in_text, na_action="ignore")
     is_text = plain.map(lambda value: isinstance(value, str)).astype(bool)
@@ -307,7 +307,7 @@ def read_texts(plain: pd.Series, layout: str) -> pd.Series:
 
 
 def _in_text(value: Any) -> Any:
-    """Write out what text stands for elsewhere: times of day, whole numbers such as 20241231."""
+    """Convert times of day and whole numbers such as 20241231 to text; others unchanged."""
     if isinstance(value, datetime.time):
         return value.isoformat()
     whole = isinstance(value, int | float | np.number) and float(value).is_integer()
@@ -315,7 +315,7 @@ def _in_text(value: Any) -> Any:
 
 
 def _dates(values: pd.Series) -> pd.Series:
-    """Read dates and moments; NaT for what is none, numbers among them."""
+    """Convert date and datetime objects; NaT for other values, including numbers."""
     known = values.where(values.map(lambda v: isinstance(v, datetime.date | np.datetime64)))
     aware = known.map(lambda v: getattr(v, "tzinfo", None) is not None).any()
     return pd.to_datetime(known, errors="coerce", utc=bool(aware))
@@ -328,12 +328,12 @@ def _zone(moments: pd.Series) -> str:
     try:
         pd.Timestamp(0, tz=str(zone))
     except (KeyError, ValueError, TypeError):
-        return "UTC"  # a zone without a name that is the same on another machine
+        return "UTC"  # a zone without a portable name
     return str(zone)
 
 
 def _local(moments: pd.Series, zone: str) -> pd.Series:
-    """Bring moments to the clock of a zone, to the second."""
+    """Convert datetimes to local time in a zone, to the second."""
     if zone:
         moments = moments.dt.tz_convert(zone).dt.tz_localize(None)
     return moments.astype("datetime64[s]")

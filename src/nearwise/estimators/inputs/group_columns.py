@@ -1,4 +1,4 @@
-"""Columns that look like the names of groups, such as patients with several rows each."""
+"""Detection of columns that identify groups, such as patients with several rows each."""
 
 from collections.abc import Mapping
 
@@ -6,21 +6,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-_FEWEST = 8  # values of such a column
-_REPEATS = 3  # rows per value, in the mean
+_FEWEST = 8  # least number of values of such a column
+_REPEATS = 3  # smallest mean number of rows per value
 _ROWS, _QUERIES = 5_000, 500
-_ALIKE = 0.7  # share of the rows whose nearest one, in other columns, has the same value
-_CHANCE = 0.1  # share of all pairs of rows with the same value up to which that is no chance
-_MOST = 50  # columns that are looked at
+_ALIKE = 0.7  # least share of rows whose nearest row, in other columns, has the same value
+_CHANCE = 0.1  # most pairs of rows with the same value; above, that share may be chance
+_MOST = 50  # most columns examined
 
 Floats = NDArray[np.float64]
 
 
 def alike_by(columns: Mapping[str, pd.Series]) -> list[str]:
-    """Names of columns whose rows of one value are much nearer to each other than to others.
+    """Names of columns in which rows with equal values are also nearest in the other columns.
 
-    By at most 500 of 5,000 rows, in the other columns: standardized numbers, and categories that
-    differ or not. A column that another one stands for, as a code does for a word, is none.
+    Measured on at most 500 of 5,000 rows by standardized numbers and category mismatches. A column
+    that another one determines, as a code determines a word, is excluded.
     """
     codes = {name: pd.factorize(column)[0] for name, column in columns.items()}
     counts = {name: np.bincount(code[code >= 0]) for name, code in codes.items()}
@@ -76,7 +76,7 @@ def _squares(column: pd.Series) -> Floats:
 
 
 def _stands_for(other: NDArray[np.int64], codes: NDArray[np.int64]) -> bool:
-    """Whether a column with about as few values gives those of another away."""
+    """Whether a column with a similar number of values determines another column."""
     n_other, n_codes = len(np.unique(other)), len(np.unique(codes))
     n_pairs = len(np.unique(np.stack([other, codes]), axis=1)[0])
     return n_pairs <= 1.1 * n_other and n_other <= 2 * n_codes

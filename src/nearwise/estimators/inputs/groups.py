@@ -1,4 +1,4 @@
-"""Groups of rows that belong together: those that a user names, or rows that equal each other."""
+"""Groups of rows: given by the user, or made of equal rows."""
 
 from typing import Any, NamedTuple
 
@@ -9,30 +9,30 @@ from numpy.typing import NDArray
 from nearwise.estimators.inputs.by_text import as_read
 from nearwise.estimators.inputs.table import as_digests
 
-_REPEATED = 0.05  # share of the rows that equal another one from which copies are no accident
-_FEWEST = 20  # different rows, below which nothing tells copies from rows that are alike
-_SOME = 10_000  # rows by which it is seen whether a table has few different rows
-_CHANCE = 0.5  # pairs of rows that differ in one column, per pair of equal ones, in such a table
+_REPEATED = 0.05  # least share of rows with a copy for copies to be deliberate
+_FEWEST = 20  # least number of different rows to detect copies
+_SOME = 10_000  # rows sampled to check for a table with few different rows
+_CHANCE = 0.5  # most pairs that differ in one column, per pair of equal rows, for copies
 
 Digests = NDArray[np.int64]
 
 
 class Groups(NamedTuple):
-    """Groups that rows are said to belong to.
+    """Group of each row, as given by the user.
 
     Attributes
     ----------
     digests : int64 ndarray of shape (n,)
-        Hashes of the groups' names. Names of equal text are one, as 7 and "7" in different files.
+        Hashes of the group names. Names with equal text, such as 7 and "7", are one group.
     name : str
-        Of the column that held them; "" where it had none.
+        Name of the group column; "" without a name.
     """
 
     digests: Digests
     name: str
 
     def of_rows(self, n_rows: int) -> Digests:
-        """Return the digests; ValueError if they are not those of so many rows."""
+        """Return the digests; ValueError unless there is one per row."""
         if len(self.digests) != n_rows:
             raise ValueError(
                 f"X has {n_rows} rows but groups has {len(self.digests)}. Give one per row."
@@ -41,12 +41,12 @@ class Groups(NamedTuple):
 
 
 def check_groups(groups: Any) -> Groups | None:
-    """Read what `fit` takes as groups; None without.
+    """Check and hash the `groups` of `fit`; None without groups.
 
     Raises
     ------
     ValueError
-        If some are missing, or it is no flat array.
+        If a group is missing, or `groups` is not one-dimensional.
     """
     if groups is None or isinstance(groups, Groups):
         return groups
@@ -69,10 +69,10 @@ def check_groups(groups: Any) -> Groups | None:
 
 
 def copied_rows(rows: Any) -> Digests | None:
-    """Digests of the rows, int64 (n,), where many are copies of others that were made; else None.
+    """Row digests, int64 (n,), if many rows are deliberate copies of others; else None.
 
-    Equal rows of a table with few different ones, such as answers to three questions, are no
-    copies: there rows that differ in a single column are about as many as equal ones.
+    In a table with few different rows, such as answers to three questions, equal rows are not
+    copies. There about as many pairs differ in one column as are equal.
     """
     digests: Digests = rows.digests()
     _, group, size = np.unique(digests, return_inverse=True, return_counts=True)
@@ -90,21 +90,21 @@ def copied_rows(rows: Any) -> Digests | None:
 
 
 def _n_pairs(digests: NDArray[np.uint64]) -> int:
-    """Count the pairs of equal ones."""
+    """Count the pairs of equal digests."""
     size = np.unique(digests, return_counts=True)[1].astype(np.int64)
     return int((size * (size - 1) // 2).sum())
 
 
 def _hashed_cells(rows: Any) -> NDArray[np.uint64] | None:
-    """Give each cell a number by its content; their sums (modulo 2**64) are those of the rows."""
+    """Hashes (n, columns) of the cells; their sum per row, modulo 2**64, hashes the row."""
     if not hasattr(rows, "codes"):
-        return None  # of images
+        return None  # images
     numbers = np.where(np.isnan(rows.numbers), np.nan, rows.numbers + 0.0)
     parts = [np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint64)]
     parts.append(rows.codes.astype(np.uint64))
     cells = np.concatenate([part.reshape(len(rows), -1) for part in parts], axis=1)
     salt = np.random.default_rng(0).integers(1, 2**63, cells.shape[1], dtype=np.uint64)
-    # The finalizer of splitmix64, by which values that differ in a bit have unrelated sums.
+    # The finalizer of splitmix64: values that differ in one bit get unrelated hashes.
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         cells = (cells ^ salt ^ (cells >> np.uint64(shift))) * np.uint64(factor)
     mixed: NDArray[np.uint64] = cells ^ (cells >> np.uint64(31))

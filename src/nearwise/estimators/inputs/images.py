@@ -1,4 +1,4 @@
-"""Images as rows of a classifier: checked, encoded, and seen in several views."""
+"""Images as rows of a classifier: checks, encoding, views and training settings."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 TTAView = Literal["flip", "shift"]
 TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
-_FEW = 20_000  # images up to which AdamW learns faster than SGD
-_MANY, _EPOCHS = 45_000, 16  # images from which a fast-cnn sees each this often; fewer more often
-_TINY = 16  # pixels up to which a small network is enough
-_SMALL = 64  # pixels up to which one is that trains in minutes on a CPU
-_SHIFT = 16  # a shifted crop moves by this part of the side
+_FEW = 20_000  # up to this many images AdamW learns faster than SGD
+_MANY, _EPOCHS = 45_000, 16  # from 45,000 images a fast-cnn trains 16 epochs; with fewer, more
+_TINY = 16  # up to this side, in pixels, a small network is enough
+_SMALL = 64  # up to this side, a network that trains in minutes on a CPU is enough
+_SHIFT = 16  # a shifted crop moves by 1/16 of the side
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Images as networks take them: uint8 (n, c, h, w)."""
+    """Images as network inputs, uint8 (n, c, h, w)."""
 
     pixels: np.ndarray
 
@@ -39,31 +39,31 @@ class EncodedImages:
         return len(self.pixels)
 
     def take(self, rows: np.ndarray) -> "EncodedImages":
-        """Return some of the images."""
+        """Select some of the images."""
         return EncodedImages(self.pixels[rows])
 
     @property
     def numbers(self) -> np.ndarray:
-        """No numbers that a file could round, float64 (n, 0)."""
+        """Empty matrix of numeric columns, float64 (n, 0)."""
         return np.zeros((len(self), 0))
 
     def digests(self) -> np.ndarray:
-        """Give a number for every image that another one does not have, int64 (n,)."""
+        """Content hash of every image, int64 (n,)."""
         return as_digests(image.tobytes() for image in self.pixels)
 
     @classmethod
     def joined(cls, parts: Sequence["EncodedImages"]) -> "EncodedImages":
-        """Return the images of several, one after another."""
+        """Concatenate several sets of images."""
         return cls(np.concatenate([part.pixels for part in parts]))
 
 
 @dataclass
 class ImageEncoder:
-    """What is remembered of the training images: their size."""
+    """Encoder of images; it stores the size of the training images."""
 
     kind: ClassVar[Literal["images"]] = "images"
     n_networks: ClassVar[int] = 1
-    soft_targets: ClassVar[bool] = True  # networks learn from probabilities of the labels
+    soft_targets: ClassVar[bool] = True  # networks can train on label probabilities
     columns: ClassVar[list[str]] = ["image"]
     numeric: ClassVar[list[str]] = []
     categorical: ClassVar[list[str]] = []
@@ -82,21 +82,21 @@ class ImageEncoder:
 
     @property
     def n_columns(self) -> int:
-        """How many numbers a row is."""
+        """Number of values per image."""
         return self.height * self.width * self.channels
 
     @property
     def color(self) -> "Color":
-        """What other images are turned into."""
+        """Color mode that other images are converted to."""
         return "rgb" if self.channels == 3 else "grey"
 
     @property
     def kinds(self) -> dict[str, str]:
-        """One column, the image, with its size."""
+        """Use of the single column, the image, with its size."""
         return {"image": f"{self.height} x {self.width} x {self.channels} uint8"}
 
     def learn(self, images: Any, wishes: Any = None, before: Any = None) -> EncodedImages:
-        """Remember the size of training images (n, h, w, c) and return them encoded."""
+        """Store the size of training images (n, h, w, c) and return them encoded."""
         _, self.height, self.width, self.channels = images.shape
         return self.transform(images)
 
@@ -111,17 +111,17 @@ class ImageEncoder:
         return EncodedImages(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
 
     def network_inputs(self, rows: EncodedImages) -> tuple[torch.Tensor, None]:
-        """Make inputs of a network: the images as they are, uint8 (n, c, h, w)."""
+        """Network inputs: the images unchanged, uint8 (n, c, h, w)."""
         return as_tensor(rows.pixels), None
 
     def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
-        """Threads that a fit takes; those of a network are torch's."""
+        """Context with the threads of a fit; networks use torch's threads."""
         return own_threads()
 
     def open_files(self, X: Any) -> Any:
-        """Read image files, or those of a folder; other rows are handed back.
+        """Read image files, or a folder of them; other rows are returned unchanged.
 
-        They become grey or colour as in training; their size must be that of training.
+        Images become grey or colour as in training, and must have the training size.
         """
         from nearwise.data.images.folder import image_files, read_images
 
@@ -144,44 +144,44 @@ class ImageEncoder:
         given: Sequence[Any],
         tta: TTAView | Sequence[TTAView] | None,
     ) -> list[EncodedImages]:
-        """Make further views of images as `tta` names them; ValueError if some were given."""
+        """Make the further views named in `tta`; ValueError if views are given."""
         if given:
             raise ValueError("Images get further views from tta. Leave views out.")
         return image_views(rows, check_tta(tta))
 
     def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
-        """Give the images' files as a table, without pixels."""
+        """Table of the images' files, without pixels."""
         return pd.DataFrame({} if names is None else {"file": names})
 
     def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
-        """Give each image, with its file where that is known."""
+        """Each image as a dict, with its file if known."""
         files = [""] * len(X) if names is None else names.tolist()
         pairs = zip(files, X, strict=True)
         return [({"file": file} if file else {}) | {"image": image} for file, image in pairs]
 
     def apart(self, X: Any) -> np.ndarray:
-        """Mean difference of each image's pixels but the first's from that one's, (n - 1,).
+        """Mean absolute pixel difference of each further image from the first, (n - 1,).
 
-        In shares of the range of a pixel.
+        As a share of the pixel range, in [0, 1].
         """
         pixels = np.asarray(X, dtype=np.float64) / 255
         mean: np.ndarray = np.abs(pixels[1:] - pixels[0]).mean(axis=(1, 2, 3))
         return mean
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
+        """Fields as plain data for JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "ImageEncoder":
-        """Rebuild an encoder from what `to_json` returned."""
+        """Rebuild an encoder from the result of `to_json`."""
         return cls(**state)
 
 
 def check_images(X: Any) -> np.ndarray:
-    """Bring images to a uint8 array (n, h, w, c) with c of 1 or 3.
+    """Convert images to a uint8 array (n, h, w, c) with 1 or 3 channels.
 
-    ValueError if there are none, they are not uint8, or the last axis holds no channels.
+    ValueError without images, for a dtype other than uint8, or another number of channels.
     """
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().numpy()
@@ -205,8 +205,8 @@ def check_images(X: Any) -> np.ndarray:
 def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[EncodedImages]:
     """Further views of images for test-time augmentation.
 
-    "flip" mirrors left and right; "shift" gives four crops, moved by a sixteenth of the side (at
-    least one pixel) along both diagonals, with the edge repeated.
+    "flip" mirrors left and right. "shift" makes four crops, moved by 1/16 of the side (at least
+    one pixel) along both diagonals, with the edge repeated.
     """
     views = []
     for name in tta or ():
@@ -229,7 +229,7 @@ def _shifted(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
 
 
 def check_tta(tta: Any) -> tuple[TTAView, ...]:
-    """Return the names of the views, checked."""
+    """Check the names of views and return them as a tuple."""
     names = (tta,) if isinstance(tta, str) or not isinstance(tta, Sequence) else tuple(tta)
     names = () if tta is None else names
     if not all(name in TTA_VIEWS for name in names):
@@ -243,7 +243,7 @@ def _by(size: Sequence[int]) -> str:
 
 
 def image_backbone(encoder: ImageEncoder, embedder: str) -> str:
-    """Decide what "auto" means for images of this size."""
+    """Backbone for images of this size if `embedder` is "auto"; else `embedder`."""
     if embedder != "auto":
         return embedder
     if min(encoder.size) <= _TINY:
@@ -252,9 +252,9 @@ def image_backbone(encoder: ImageEncoder, embedder: str) -> str:
 
 
 def image_augmentation(encoder: ImageEncoder) -> dict[str, Any]:
-    """Random changes of training images that suit their size and colour.
+    """Augmentation settings of training images by their size and colour.
 
-    Mirrored digits are other digits, so only colour images are flipped.
+    Only colour images are flipped: mirrored digits would be wrong digits.
     """
     side = min(encoder.height, encoder.width)
     changes: dict[str, Any] = {"crop_padding": max(1, side // 8)}
@@ -272,12 +272,12 @@ def image_config(
     epochs: int | None = None,
     correcting: bool = False,
 ) -> dict[str, Any]:
-    """Training settings of an image network for this many images; `epochs` where given.
+    """Training settings of an image network for `n_rows` images; `epochs` only for a fast-cnn.
 
-    A fast-cnn has those of its publication. Else cross-entropy beside the leave-one-out neighbor
-    loss over the whole memory, whose keys are refreshed in place; MixUp in half of the batches. A
-    pretrained backbone learns at a tenth of the projection's rate. A fast-cnn that is `correcting`
-    its labels trains longer: they get better from epoch to epoch.
+    A fast-cnn uses the published settings. Other networks use cross-entropy and the leave-one-out
+    neighbor loss over the whole memory, with keys refreshed in place and MixUp in half of the
+    batches. A pretrained backbone has a tenth of the projection's learning rate. With `correcting`
+    a fast-cnn trains longer, as its corrected labels improve from epoch to epoch.
     """
     if backbone.startswith("fast-cnn"):
         return _fast_cnn_config(encoder, backbone, n_rows, device, epochs, correcting)
@@ -311,10 +311,10 @@ def _fast_cnn_config(
     epochs: int | None,
     correcting: bool,
 ) -> dict[str, Any]:
-    """Training settings of a fast-cnn: those of its publication, for CIFAR-10, and longer.
+    """Training settings of a fast-cnn: the published ones for CIFAR-10, with more epochs.
 
-    Few images are shown more often, in smaller batches. A network that corrects labels takes three
-    times the epochs, of images that are changed as much as those of other networks.
+    With few images there are more epochs and smaller batches. With `correcting` there are three
+    times the epochs, and the augmentation of other networks.
     """
     wide = backbone == "fast-cnn-wide"
     batch_size = int(min(1000, max(32, n_rows // 45)))

@@ -1,4 +1,4 @@
-"""Checks on labels: their classes, the sizes of these, and labels that come later."""
+"""Checks of labels and sample weights: label types, class sizes, and new labels after a fit."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from nearwise.warn import warn_user
 
 
 def label_values(y: Any) -> np.ndarray:
-    """Return labels as an array (n,) of the type of what they hold; gaps stay gaps.
+    """Labels as an array (n,) with the type of their values; gaps stay gaps.
 
-    pandas' nullable columns, and arrays of objects, become whole numbers, truth values or text.
-    ValueError if they hold values of several types, or of one that names no class.
+    Nullable pandas columns and object arrays become integers, booleans or text. ValueError for
+    values of several types, or of a type that cannot be a class.
     """
     if isinstance(y, torch.Tensor):
         y = y.detach().cpu().numpy()
@@ -32,7 +32,7 @@ def label_values(y: Any) -> np.ndarray:
 
 
 def _kind(of: type) -> str:
-    """Report what values of a type are, as labels."""
+    """Name of a Python type's kind of labels."""
     if issubclass(of, bool | np.bool_):
         return "truth values"
     if issubclass(of, int | float | np.integer | np.floating):
@@ -41,7 +41,7 @@ def _kind(of: type) -> str:
 
 
 def _settled(found: list[Any], values: np.ndarray) -> np.ndarray:
-    """Give objects the type that all of them have."""
+    """Convert an object array to the common type of its values."""
     kinds = {kind: of for of in set(map(type, found)) for kind in [_kind(of)]}
     examples = {kind: next(v for v in found if type(v) is of) for kind, of in kinds.items()}
     if len(kinds) > 1:
@@ -67,7 +67,7 @@ def _settled(found: list[Any], values: np.ndarray) -> np.ndarray:
 
 
 def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted classes and each row's class position, int64 (n,)."""
+    """Check labels; returns the sorted classes and each row's class position, int64 (n,)."""
     if y is None:
         raise ValueError(
             "This AttnKNNClassifier estimator requires y to be passed, but the target y is None."
@@ -105,10 +105,10 @@ _KINDS = {"b": "truth values", "O": "text", "U": "text", "S": "text", "T": "text
 
 
 def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-    """Positions of labels among known classes, new ones after them; and the new classes.
+    """Class positions of labels, with new classes after the known ones; and the new classes.
 
-    ValueError if text, numbers and truth values meet: "1" and 1 would become two classes, True and
-    1 one.
+    ValueError if labels and classes mix text, numbers and truth values: "1" and 1 would become
+    two classes, True and 1 one class.
     """
     kinds = [_KINDS.get(values.dtype.kind, "numbers") for values in (known, labels)]
     if kinds[0] != kinds[1] and len(labels):
@@ -117,7 +117,7 @@ def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
             f"({known.tolist()[0]!r}). Give labels of the kind the model was fitted with."
         )
     if known.dtype.kind in "iu" and labels.dtype.kind == "f" and (labels % 1 == 0).all():
-        labels = labels.astype(np.int64)  # 3.0 is the class 3, and whole numbers stay whole
+        labels = labels.astype(np.int64)  # 3.0 is the class 3
     positions = {label: position for position, label in enumerate(known.tolist())}
     fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in positions]
     positions |= {label: len(positions) + i for i, label in enumerate(fresh)}
@@ -127,7 +127,7 @@ def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
 def check_class_sizes(
     classes: np.ndarray, codes: np.ndarray, groups: np.ndarray | None = None
 ) -> None:
-    """Refuse a single class, and a table in which no class has two rows, or two groups."""
+    """Raise ValueError for a single class, or if no class has two rows, or two groups."""
     if len(classes) < 2:
         raise ValueError(
             f"All {len(codes)} rows belong to one class, {classes.tolist()[0]!r}. A classifier "
@@ -148,7 +148,7 @@ def check_class_sizes(
 
 
 def lone_rows(codes: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Whether each row is the only one of its class, or its group the only one, bool (n,)."""
+    """Mask of rows that are the only row, or in the only group, of their class, bool (n,)."""
     pairs = np.unique(np.stack([codes, groups]), axis=1)[0] if groups is not None else codes
     found: np.ndarray = np.bincount(pairs, minlength=1)[codes] == 1
     return found
@@ -157,9 +157,9 @@ def lone_rows(codes: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray
 def judging_weight(
     codes: np.ndarray, weight: np.ndarray | None, groups: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Weights by which predictions of left-out rows count (n,): none of a class with one row.
+    """Weights (n,) of leave-one-out losses: zero for the only row or group of a class.
 
-    Where such a row is left out, or the only group of a class, nothing is left of the class.
+    If such a row or group is left out, its class has no rows.
     """
     lone = lone_rows(codes, groups)
     if not lone.any():
@@ -170,7 +170,7 @@ def judging_weight(
 def warn_of_lone_rows(
     classes: np.ndarray, codes: np.ndarray, groups: np.ndarray | None = None
 ) -> None:
-    """Warn of classes with a single row or group, and say what is done with it."""
+    """Warn of classes with a single row or group, and of its effect."""
     single = classes[np.unique(codes[lone_rows(codes, groups)])]
     if len(single) and groups is not None:
         many = f"{len(single)} classes have" if len(single) > 1 else "One class has"
@@ -188,7 +188,7 @@ def warn_of_lone_rows(
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
-    """Return sample weights as float64 (n,), or None."""
+    """Check sample weights; float64 (n,), or None."""
     if sample_weight is None:
         return None
     weight = np.asarray(sample_weight, dtype=np.float64)
@@ -208,7 +208,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
 
 
 def unit_weight(sample_weight: Any, n_rows: int) -> tuple[np.ndarray | None, float]:
-    """Return checked sample weights with a mean of 1, and the mean that they had."""
+    """Check sample weights and divide them by their mean; returns both."""
     weight = check_weight(sample_weight, n_rows)
     if weight is None:
         return None, 1.0
@@ -217,6 +217,6 @@ def unit_weight(sample_weight: Any, n_rows: int) -> tuple[np.ndarray | None, flo
 
 
 def label_list(y: np.ndarray) -> list[Any]:
-    """Labels as JSON holds them; moments as whole numbers of their unit."""
+    """Labels as plain data for JSON; datetimes as integers in their unit."""
     plain: list[Any] = (y.view(np.int64) if y.dtype.kind in "mM" else y).tolist()
     return plain

@@ -1,4 +1,4 @@
-"""The door: rows as a user gives them, of a table or images, read and checked once."""
+"""Reading and checking of user input, table or images, in one place."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ _SHOWN = 12  # names in a message
 
 
 class KnownColumns(BaseEstimator):
-    """Number and names of the training columns, as scikit-learn's checks set and read them.
+    """Number and names of the training columns, as in scikit-learn's checks.
 
-    A part of each fitted model, so that a refit shows other columns when it is published, not
-    while it runs. For images `n_features_in_` counts the values of one.
+    Part of each fitted model, so that the columns of a refit are visible only once it is
+    published. For images `n_features_in_` is the number of values per image.
     """
 
     n_features_in_: int
@@ -35,18 +35,18 @@ class KnownColumns(BaseEstimator):
 
     @property
     def names(self) -> list[str] | None:
-        """Names of the columns; None where `fit` was given an array."""
+        """Names of the columns; None if `fit` got an array."""
         found = getattr(self, "feature_names_in_", None)
         return None if found is None else found.tolist()
 
     @property
     def width(self) -> int | None:
-        """Number of the columns; None before they are set."""
+        """Number of columns; None before a fit."""
         return getattr(self, "n_features_in_", None)
 
 
 class ColumnsOfNumbers(KnownColumns):
-    """The same, of a regressor."""
+    """Number and names of the training columns of a regressor."""
 
 
 KnownColumns.__name__ = "AttnKNNClassifier"  # scikit-learn's messages name the class
@@ -54,7 +54,7 @@ ColumnsOfNumbers.__name__ = "AttnKNNRegressor"
 
 
 class Source(NamedTuple):
-    """Rows, labels and groups as `fit` takes them, and names of rows (files of images), if any."""
+    """Rows, labels and groups for `fit`, and names of rows (image files), if any."""
 
     X: Any
     y: Any = None
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, X: Any, y: Any = None, groups: Any = None, *, training: bool = True) -> "Source":
-        """Read rows and labels from a folder, files or a data set, and keep all else as it is."""
+        """Read rows and labels from a folder, files or a data set; other input is unchanged."""
         if isinstance(X, Source):
             return X
         if isinstance(X, pd.DataFrame | np.ndarray):
@@ -73,19 +73,19 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a table or images with further views of them, read and checked.
+    """Checked rows of a table or images, with further views of them.
 
-    This is the only place that asks which of the two they are. Later code calls the encoder, whose
-    methods are the same for both.
+    Only this class distinguishes tables from images. Later code calls the encoder, with the same
+    methods for both.
 
     Attributes
     ----------
     X : DataFrame or ndarray
-        Of images uint8 (n, height, width, channels).
+        Rows of a table, or images, uint8 (n, height, width, channels).
     further : list of DataFrame or ndarray
-        Further views of the rows, as they were given.
+        Further views of the rows, not encoded.
     encoder : TableEncoder or ImageEncoder
-        Of the model that the rows are for; a new one where a model is to be fitted to them.
+        Encoder of the model for these rows; a new one for a fit.
     """
 
     X: Any
@@ -100,16 +100,16 @@ class Rows:
         encoder: AnyEncoder | None = None,
         views: Sequence[Any] | None = None,
     ) -> Self:
-        """Read and check rows for a model; without `encoder`, for a fit, which sets `columns`.
+        """Read and check rows for a model; without `encoder` for a fit, with `columns` set.
 
-        DataFrames keep text, and both kinds of table keep missing values. Columns are matched by
-        name with those of training; those that were left out may be missing, and become empty.
+        DataFrames keep text, and tables keep missing values. Columns are matched by name with the
+        training columns; columns that the model leaves out may be missing, and become empty.
 
         Raises
         ------
         ValueError
-            If the rows are of another kind than the model's, hold no rows, names or numbers that a
-            model can take, or a view has other rows.
+            If the rows are tables instead of images (or the reverse), are empty, have unusable
+            names or values, or a view has another number of rows.
         """
         if encoder is None:
             encoder = ImageEncoder() if _are_images(X) else TableEncoder()
@@ -140,15 +140,15 @@ class Rows:
         return [first, *self.views(first, tta)]
 
     def views(self, encoded: AnyRows, tta: Sequence[TTAView] | None = None) -> list[AnyRows]:
-        """Encode further views of encoded rows: those given, or of images those that `tta` names.
+        """Encode further views of encoded rows: the given ones, or image views named in `tta`.
 
-        ValueError if images were given views.
+        ValueError if views of images are given.
         """
         views: list[AnyRows] = [*self.encoder.views(cast(Any, encoded), self.further, tta)]
         return views
 
     def take(self, at: np.ndarray) -> Any:
-        """Give some of the rows as a model remembers them: text that writes a number is one."""
+        """Select some rows for the memory, with numbers in text parsed."""
         if not isinstance(self.X, pd.DataFrame):
             return self.X[at]
         read = cast(TableEncoder, self.encoder).in_numbers(self.X).copy(deep=False)
@@ -179,7 +179,7 @@ def _checked(X: Any, columns: KnownColumns, encoder: AnyEncoder) -> pd.DataFrame
 def _checked_table(
     X: Any, columns: KnownColumns, encoder: TableEncoder
 ) -> pd.DataFrame | np.ndarray:
-    """Check names, width and values; those of a fit are set in `columns`."""
+    """Check names, width and values; a fit sets them in `columns`."""
     names, reset = columns.names, columns.width is None
     if not isinstance(X, np.ndarray):
         X = as_rows(X, names, columns.width)
@@ -226,7 +226,7 @@ def _check_table(
 
 
 def _match(X: pd.DataFrame, names: Sequence[str], optional: Collection[str]) -> pd.DataFrame:
-    """Give the columns of training, by name and in their order."""
+    """Select the training columns by name, in their order."""
     present = [str(name) for name in X.columns]
     if present == list(names):
         return X
@@ -253,7 +253,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _refuse_nameless(encoder: TableEncoder) -> None:
-    """Refuse an array where the columns of training hold what no array of numbers can."""
+    """Raise ValueError for an array if training columns held text or dates."""
     of_text = [
         name
         for name in encoder.columns
@@ -287,7 +287,7 @@ def _refuse_one_dimension(X: Any) -> None:
 
 
 def _without_text(X: Any) -> Any:
-    """Refuse text in what is not a table; in arrays of objects every missing value becomes NaN."""
+    """Refuse text in an array or list; missing values in object arrays become NaN."""
     array = X
     if isinstance(X, list | tuple):
         array = np.array(X, dtype=object)

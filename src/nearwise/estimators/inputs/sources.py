@@ -1,4 +1,4 @@
-"""Rows in any container: folders, files and data sets; dicts, Series and tables of Arrow."""
+"""Rows in other containers: folders, files, data sets, dicts, Series and Arrow tables."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from nearwise.estimators.inputs.columns import ColumnReport, Wish, plan_columns,
 
 
 def are_files(X: Any) -> bool:
-    """Whether rows are named image files: one path of a file, or a list of paths."""
+    """Whether rows are given as image files: one path of a file, or a list of paths."""
     if isinstance(X, list | tuple):
         return bool(X) and all(isinstance(path, str | os.PathLike) for path in X)
     return isinstance(X, str | Path) and Path(X).is_file()
@@ -24,8 +24,8 @@ def are_files(X: Any) -> bool:
 def read_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any, np.ndarray | None]:
     """Read a folder of class folders, a `Dataset` or a `datasets` data set.
 
-    Gives rows, labels and names of the rows. For training the official test part of a source is
-    left out. What is none of these is handed back as it is.
+    Returns rows, labels and names of the rows. For training, the official test part of a source
+    is left out. Other input is returned unchanged.
     """
     from nearwise.data import Dataset, image_dataset, load_image_folder
     from nearwise.data.images.folder import Split, has_test_part
@@ -65,11 +65,11 @@ def read_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any, np.ndarray
 
 
 def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Any:
-    """Bring rows into a DataFrame, or hand arrays and lists of numbers back as they are.
+    """Convert rows to a DataFrame; arrays and lists of numbers are returned unchanged.
 
-    What gives an Arrow stream (polars, pyarrow, duckdb) is a table. A mapping from names to values,
-    and a Series that is named by columns (`names` or `width` of training), are one row; a list of
-    mappings is as many. ValueError if `X` is sparse, lazy, empty, or a single column.
+    An object with an Arrow stream (polars, pyarrow, duckdb) is a table. A mapping from names to
+    values, and a Series indexed by columns (`names` or `width` of training), are one row; a list
+    of mappings is one row each. ValueError if `X` is sparse, lazy, empty, or a single column.
     """
     _refuse_sparse(X)
     if isinstance(X, torch.Tensor):
@@ -135,13 +135,13 @@ def _refuse_sparse(X: Any) -> None:
 
 
 def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[ColumnReport]:
-    """Tell, without fitting, what the columns of a table would be used as.
+    """Report the use of each column of a table, without fitting a model.
 
     Parameters
     ----------
     X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
     columns : mapping of str to str, optional
-        As in `AttnKNNClassifier`.
+        Wanted use of columns by name; as in `AttnKNNClassifier`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
+"""TableEncoder: encoding of table columns as numbers and category codes."""
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,24 +29,24 @@ from nearwise.estimators.inputs.dates import ISO, TIME, DateColumn
 from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
 
-MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
-MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
-LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
+MAX_SPLIT_BY_VALUE = 255  # most categories of a column that boosting splits by value
+MAX_ONE_HOT = 32  # most one-hot columns per category column in `dense`
+LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit saves time
 _MARKS = {".": "points", ",": "commas"}
 _WIDE = 64
 _NUMBER_TYPES = ("int", "uint", "float")
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
-_FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
-_CLIP = 5.0  # standard deviations that networks see
-_MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
+_FARTHEST = 1e30  # distance from the mean, in spreads, beyond which float32 distances overflow
+_CLIP = 5.0  # network inputs are clipped at this many standard deviations
+_MOST_UNLIKE = 25.0  # ratios of two components' spreads are clipped here
 
 
 @dataclass(frozen=True)
 class Encoded:
     """Rows as numbers and category codes.
 
-    `numbers`, float64 (n, F), are numeric columns and the parts of dates, NaN where missing;
-    `codes`, int64 (n, G), count categories from 1, 0 is unknown or missing.
+    `numbers`, float64 (n, F), are numeric columns and parts of dates, NaN where missing;
+    `codes`, int64 (n, G), are category codes from 1; 0 is unknown or missing.
     """
 
     numbers: np.ndarray
@@ -56,19 +56,19 @@ class Encoded:
         return len(self.numbers)
 
     def take(self, rows: np.ndarray | slice) -> "Encoded":
-        """Return some of the rows."""
+        """Select some of the rows."""
         return Encoded(self.numbers[rows], self.codes[rows])
 
     def digests(self) -> np.ndarray:
-        """Give a number for every row that one with other content does not have, int64 (n,)."""
-        numbers = self.numbers + 0.0  # -0 is 0
-        numbers[np.isnan(numbers)] = np.nan  # of all its bit patterns one
+        """Content hash of every row, int64 (n,)."""
+        numbers = self.numbers + 0.0  # -0 becomes 0
+        numbers[np.isnan(numbers)] = np.nan  # one bit pattern for all NaNs
         pairs = zip(numbers, self.codes, strict=True)
         return as_digests(a.tobytes() + b.tobytes() for a, b in pairs)
 
     @classmethod
     def joined(cls, parts: Sequence["Encoded"]) -> "Encoded":
-        """Return the rows of several, one after another."""
+        """Concatenate several sets of rows."""
         return cls(
             np.concatenate([part.numbers for part in parts]),
             np.concatenate([part.codes for part in parts]),
@@ -77,20 +77,19 @@ class Encoded:
 
 @dataclass
 class TableEncoder:
-    """What is remembered of a table's columns; every field is plain data that JSON can hold.
+    """Encoder of table rows; every field is plain data for JSON.
 
-    `categories` are the most frequent first: position + 1 is the code. `median`, `mean` and `scale`
-    are of each name in `numeric`; a constant column has scale 1. `has_gaps`: whether there were
-    missing values in training; of a date's parts only the first records it. `gap_words` are texts
-    that count as missing in a column of numbers or dates, `spellings` what `Spelling` holds of
-    columns of numbers that were written in a way of their own, `decimal` the decimal mark of the
-    training table ("" where it showed none), `durations` columns of numbers that held
-    durations, `dates` what `DateColumn` remembers, `report` what `ColumnReport` holds; empty where
-    an array was given.
+    `categories` are ordered by frequency: position + 1 is the code. `median`, `mean` and `scale`
+    have one value per name in `numeric`; a constant column has scale 1. `has_gaps`: missing values
+    in training; for a date only its first part records it. `gap_words` are texts that count as
+    missing in a column of numbers or dates. `spellings` are the fields of `Spelling` for columns
+    with a number format of their own, `decimal` is the decimal mark of the training table ("" if
+    unknown). `durations` are numeric columns that held durations, `dates` the fields of
+    `DateColumn`, `report` the fields of `ColumnReport`. The report is empty if an array was given.
     """
 
     kind: ClassVar[Literal["table"]] = "table"
-    n_networks: ClassVar[int] = 3  # that share the memory where rows are held out once
+    n_networks: ClassVar[int] = 3  # networks that share the memory in a fit with held-out rows
     soft_targets: ClassVar[bool] = False  # scikit-learn's models take one label per row
 
     columns: list[str] = field(default_factory=list)
@@ -109,11 +108,11 @@ class TableEncoder:
 
     @property
     def numeric(self) -> list[str]:
-        """Names of the numeric columns, and of what dates become: "joined: year"."""
+        """Names of the numeric columns and of the parts of dates, such as "joined: year"."""
         return [part for name in self.columns for part in self._parts(name)]
 
     def _parts(self, name: str) -> list[str]:
-        """Names of the numbers that a column becomes; none of a category."""
+        """Names of the numeric features of a column; none for a category."""
         kind = self.kinds[name]
         if kind == "date":
             return [f"{name}: {part}" for part in self.dates[name]["parts"]]
@@ -126,17 +125,17 @@ class TableEncoder:
 
     @property
     def left_out(self) -> list[str]:
-        """Names of the columns that nothing is learned from."""
+        """Names of the columns left out of the model."""
         return [name for name in self.columns if self.kinds[name] == "left out"]
 
     @property
     def n_columns(self) -> int:
-        """How many numbers and categories a row is."""
+        """Number of numeric and categorical features per row."""
         return len(self.numeric) + len(self.categorical)
 
     @property
     def cardinalities(self) -> list[int]:
-        """Codes of each category column, code 0 included."""
+        """Number of codes per category column, including code 0."""
         return [len(self.categories[name]) + 1 for name in self.categorical]
 
     def learn(
@@ -145,11 +144,11 @@ class TableEncoder:
         wishes: Mapping[str, Wish] | None = None,
         before: "TableEncoder | None" = None,
     ) -> Encoded:
-        """Decide what training columns are used as, learn them and return the rows encoded.
+        """Choose the use of training columns, fit to them and return the encoded rows.
 
         `wishes` are `columns` of the classifier. `before` is the encoder of an earlier fit to some
-        of the rows: what it left out, with a warning, stays left out, and what it read, as a date
-        of some layout, is read so again. All columns of an array are numbers.
+        of the rows: columns that it left out with a warning stay left out, and date layouts and
+        number formats stay the same. All columns of an array are numbers.
         """
         if isinstance(X, pd.DataFrame):
             frame = X.set_axis([str(name) for name in X.columns], axis=1)
@@ -173,7 +172,7 @@ class TableEncoder:
     def fit(
         self, X: pd.DataFrame | np.ndarray, plans: Sequence[ColumnPlan] | None = None
     ) -> Encoded:
-        """Learn the columns from training rows and return them encoded.
+        """Fit to training rows and return them encoded.
 
         Without `plans` types alone decide. ValueError if every column is left out, or one holds
         nested values, infinity or numbers that float32 cannot hold.
@@ -221,12 +220,12 @@ class TableEncoder:
 
     @property
     def written(self) -> Written:
-        """How the numbers of the training table were written."""
+        """Number format of the training table."""
         return Written({n: Spelling(**one) for n, one in self.spellings.items()}, self.decimal)
 
     @property
     def wishes(self) -> dict[str, str]:
-        """What a further fit must use columns as to read them in the same way."""
+        """Column uses with which a refit parses the columns in the same way."""
         layouts = {name: date["layout"] for name, date in self.dates.items()}
         dated = {
             name: "date" if layout == ISO else f"date:{layout}"
@@ -235,22 +234,22 @@ class TableEncoder:
         }
         counted = [name for name in self.gap_words if self.kinds[name] == "number"]
         reports = [one for one in self.report if one["use"] == "left out"]
-        # a row number no longer counts up by one; an empty column may hold values by now
+        # After removals row numbers no longer count up by one; an empty column may get values.
         left = [one["name"] for one in reports if one["reason"] != EMPTY]
         kept = dict.fromkeys(counted, "number") | dict.fromkeys(left, "left out")
         return dated | {name: use for name, use in kept.items() if name not in self.spellings}
 
     def keep_gap_words(self, before: "TableEncoder") -> None:
-        """Keep the words for gaps of an earlier fit, of columns that hold them no longer."""
+        """Keep the gap words of an earlier fit, also for columns without such words now."""
         words = before.gap_words.items()
         kept = {n: found for n, found in words if n in self.spellings or n in self.dates}
         self.gap_words = kept | self.gap_words
 
     def in_numbers(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return rows in which text that writes numbers in a column's own way has become numbers.
+        """Parse numbers in text by the column's training format; returns a table.
 
-        Words for gaps among them, and among dates, become gaps. Columns are matched by position.
-        ValueError if text is no number in the way of training, or a file was read in another way.
+        Gap words among numbers and dates become gaps. Columns are matched by position. ValueError
+        if text does not have the training format, or the file was read in another format.
         """
         read, now = frame, Written.of(frame)
         spellings = self.written.columns
@@ -268,19 +267,18 @@ class TableEncoder:
                 column = spellings[name].numbers(column, name)
             if read is frame:
                 read = frame.copy(deep=False)
-                read.attrs = {}  # no file wrote these numbers
+                read.attrs = {}  # the number format of the file no longer applies
             read.isetitem(at, column.array)
         return read
 
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
 
-        A category that is not known as it is, is looked up by its text: a CSV's types are guessed
-        file by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing),
-        gaps in columns that had none in training (filled with the median), truth values where there
-        were numbers (taken as 1 and 0) and rows without any value are counted in a `RowsWarning`.
-        ValueError if a number is too large, or too far from those of training, to compute with in
-        float32.
+        A category that is not known is looked up by its text: the types of a CSV are guessed per
+        file, and 7, 7.0 and "7" may be the same. A `RowsWarning` counts unknown categories (taken
+        as missing), gaps in columns without gaps in training (filled with the median), booleans
+        in numeric columns (taken as 1 and 0) and rows without any value. ValueError if a number
+        is too large for float32, or too far from the training values.
         """
         self._warn_of_filled(X)
         numbers, codes = self._from_array(X) if self._takes_array(X) else self._from_table(X)
@@ -305,12 +303,12 @@ class TableEncoder:
         return Encoded(numbers, codes)
 
     def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
-        """Whether rows are numbers of an array: these need no table, which takes a millisecond."""
+        """Whether rows are a numeric array and need no DataFrame, which costs a millisecond."""
         numbers = isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and not self.gap_words
         return numbers and all(kind in ("number", "left out") for kind in self.kinds.values())
 
     def _warn_of_filled(self, X: pd.DataFrame | np.ndarray) -> None:
-        """Warn of values in columns that had none in training, and are left out therefore."""
+        """Warn of values in columns that were empty in training and are left out."""
         empty = [at for at, report in enumerate(self.report) if report["reason"] == EMPTY]
         if not empty:
             return
@@ -338,7 +336,7 @@ class TableEncoder:
         return self._numbers(frame), self._codes(frame, count=True)
 
     def _warn_of_truth(self, frame: pd.DataFrame) -> None:
-        """Warn of true and false in columns that held numbers, and no objects, in training."""
+        """Warn of booleans in columns with a numeric dtype in training."""
         types = {report["name"]: report["type"].lower() for report in self.report}
         found = [
             (name, _n_truths(frame.iloc[:, at]))
@@ -355,21 +353,21 @@ class TableEncoder:
 
     @property
     def sources(self) -> list[str]:
-        """Column that each name in `numeric` comes from."""
+        """Source column of each name in `numeric`."""
         return [name for name in self.columns for _ in self._parts(name)]
 
     @property
     def _leads(self) -> np.ndarray:
-        """Whether each name in `numeric` is the first that its column becomes, bool (F,)."""
+        """Mask of the names in `numeric` that are the first part of their column, bool (F,)."""
         parts = [part for name in self.columns for part, _ in enumerate(self._parts(name))]
         return np.array(parts, dtype=int) == 0
 
     def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
         kinds = enumerate(self.kinds.values())
-        # By position: by name it takes a millisecond.
+        # By position: selection by name costs a millisecond.
         numbers = frame.take([at for at, kind in kinds if kind in ("number", "date")], axis=1)
         if not self.dates and not self.gap_words and all(t.kind in "biuf" for t in numbers.dtypes):
-            # All at once: column by column takes a millisecond for each, however few the rows.
+            # All columns at once: each single column would cost a millisecond.
             return self._checked(np.ascontiguousarray(numbers.to_numpy(dtype=float)))
         parts = [
             DateColumn(**self.dates[name]).numbers(frame[name], name)
@@ -384,7 +382,7 @@ class TableEncoder:
         return columns
 
     def _checked(self, numbers: np.ndarray) -> np.ndarray:
-        """Refuse infinity and what float32 cannot hold, by the column's name."""
+        """Raise ValueError, with the column's name, for infinity and numbers beyond float32."""
         for at in np.flatnonzero(np.isinf(numbers).any(axis=0)):
             _refuse_infinity(numbers[:, at], self.numeric[at])
         _refuse_huge(numbers, self.numeric, _LARGEST)
@@ -395,7 +393,7 @@ class TableEncoder:
         unknown: list[tuple[str, int]] = []
         gaps: list[tuple[str, int]] = []
         for column, name in enumerate(self.categorical):
-            # In plain Python: for one row pandas takes some milliseconds.
+            # In plain Python: for one row pandas needs some milliseconds.
             values = [v if isinstance(v, str) else plain_or_gap(v) for v in frame[name].tolist()]
             keys = [(v is True or v is False, v) for v in values]  # 1.0 is 1, True is not
             learned = enumerate(self.categories[name], start=1)
@@ -426,7 +424,7 @@ class TableEncoder:
         return codes
 
     def dense(self, rows: Encoded) -> np.ndarray:
-        """Standardised numbers, columns that mark gaps, and one-hot categories; float32 matrix."""
+        """Standardised numbers, gap indicators and one-hot categories, as a float32 matrix."""
         parts = []
         if rows.numbers.shape[1]:
             gaps = np.isnan(rows.numbers)
@@ -450,10 +448,10 @@ class TableEncoder:
         return np.concatenate([filled, rows.codes], axis=1)
 
     def network_inputs(self, rows: Encoded) -> tuple[Tensor, Tensor | None]:
-        """Make inputs of a network: numbers, float32, gaps filled and marked, and category codes.
+        """Network inputs: float32 numbers with filled gaps and gap indicators, and category codes.
 
-        Numbers are standardised. Ready embeddings get half their spread back: their strong
-        components carry more, and the rest should not be raised to the same strength.
+        Numbers are standardised. Components of ready embeddings are scaled by the square root of
+        their spread, as strong components carry more information.
         """
         numbers = np.zeros((len(rows), 0))
         if rows.numbers.shape[1]:
@@ -468,60 +466,60 @@ class TableEncoder:
         return torch.from_numpy(numbers.astype(np.float32)), codes
 
     def open_files(self, X: Any) -> Any:
-        """Hand rows back: those of a table are not given as files."""
+        """Return rows unchanged: a table is not given as files."""
         return X
 
     def views(self, rows: Encoded, given: Sequence[Any], tta: Any) -> list[Encoded]:
-        """Encode further views of rows, those given."""
+        """Encode the given further views of rows."""
         return [self.transform(view) for view in given]
 
     def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
-        """Give rows as a table."""
+        """Rows as a DataFrame."""
         return X if isinstance(X, pd.DataFrame) else pd.DataFrame(X, columns=self.columns)
 
     def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
-        """Give each row as column name to value, in Python's types."""
+        """Each row as a dict of column name to value, in Python types."""
         columns = {str(name): _plain_values(column) for name, column in self.frame(X).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def apart(self, X: Any) -> np.ndarray:
-        """Largest difference of each row but the first from that one, (n - 1,).
+        """Largest difference of each further row from the first, (n - 1,).
 
-        In standard deviations of a number; another category counts 1.
+        In standard deviations of a number; a different category counts 1.
         """
         values = self.dense(self.transform(X))
         largest: np.ndarray = np.abs(values[1:] - values[0]).max(axis=1, initial=0.0)
         return largest
 
     def threads(self, n_jobs: int | None) -> AbstractContextManager[Any]:
-        """Threads that a fit takes."""
+        """Context with the threads of a fit."""
         return one_thread(n_jobs)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
+        """Fields as plain data for JSON."""
         return dict(vars(self))
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "TableEncoder":
-        """Rebuild an encoder from what `to_json` returned."""
+        """Rebuild an encoder from the result of `to_json`."""
         return cls(**state)
 
 
 def as_digests(rows: Iterable[bytes]) -> np.ndarray:
-    """Eight bytes of a hash per row, int64 (n,)."""
+    """Hash of each row by eight bytes, int64 (n,)."""
     found = b"".join(sha256(row).digest()[:8] for row in rows)
     return np.frombuffer(found, dtype="<i8").astype(np.int64)
 
 
 def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
-    """Return a copy of a table, or an array's columns named x0, x1, ..."""
+    """Copy of a table, or a table of an array with columns x0, x1, ..."""
     if isinstance(X, pd.DataFrame):
         return X.copy(deep=False)
     return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
 
 
 def _half_spread(scale: np.ndarray) -> np.ndarray:
-    """Square root of each component's spread, in units of the middle one and within bounds."""
+    """Square root of each component's spread relative to the median spread, clipped."""
     ratio: np.ndarray = np.clip(scale / np.median(scale), 1 / _MOST_UNLIKE, _MOST_UNLIKE)
     return np.sqrt(ratio)
 
@@ -531,7 +529,7 @@ def _without(column: pd.Series, words: Sequence[str]) -> pd.Series:
 
 
 def _refuse_other_spelling(column: pd.Series, name: str, spelling: Spelling, file: Written) -> None:
-    """Refuse numbers that `read_table` read with another decimal mark than that of training."""
+    """Raise ValueError if `read_table` used another decimal mark than in training."""
     now = file.columns.get(name, Spelling(file.decimal if column.dtype == np.float64 else ""))
     if spelling.decimal and now.decimal and spelling.decimal != now.decimal:
         then, other = (_MARKS[mark] for mark in (spelling.decimal, now.decimal))
@@ -571,7 +569,7 @@ def _holds_durations(column: pd.Series) -> bool:
 
 
 def _days(column: pd.Series, name: str) -> np.ndarray:
-    """Durations, as such or as text ("1 days 06:30:00"), in days; numbers are days already."""
+    """Durations, or their text ("1 days 06:30:00"), in days; numbers are days already."""
     if pd.api.types.is_numeric_dtype(column):
         return _as_floats(column, name)
     durations = pd.to_timedelta(column, errors="coerce")
@@ -599,7 +597,7 @@ def _refuse_infinity(values: np.ndarray, name: str) -> None:
 def _refuse_huge(
     numbers: np.ndarray, names: list[str], limit: float, mean: Any = 0.0, scale: Any = 1.0
 ) -> None:
-    """Name the columns with numbers more than `limit` scales away from their mean."""
+    """Raise ValueError, with names, for numbers more than `limit` scales from the mean."""
     if not numbers.size:
         return
     ends = np.stack([np.fmin.reduce(numbers, axis=0), np.fmax.reduce(numbers, axis=0)])
@@ -616,13 +614,13 @@ def _refuse_huge(
 
 
 def plain(value: Any) -> Any:
-    """Turn a category into what JSON can hold: intervals, dates and the like become text."""
+    """Category as plain data for JSON; intervals, dates and similar values become text."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float) else str(value)
 
 
 def plain_or_gap(value: Any) -> Any:
-    """Turn a category into what JSON can hold, and whatever stands for a gap into None."""
+    """Category as plain data for JSON; a missing value becomes None."""
     return None if pd.isna(value) is True else plain(value)
 
 
@@ -641,8 +639,8 @@ def _counted(pairs: Any) -> str:
 def category_places(encoder: TableEncoder) -> Sequence[int]:
     """Positions in `TableEncoder.ordinal` of the category columns that trees can split by value.
 
-    Columns with more codes than scikit-learn's boosting takes are left to it as numbers: their
-    codes are ordered by frequency.
+    Columns with more codes than scikit-learn's boosting supports are used as numbers: their codes
+    are ordered by frequency.
     """
     start = len(encoder.numeric)
     sizes = enumerate(encoder.cardinalities, start=start)
@@ -650,5 +648,5 @@ def category_places(encoder: TableEncoder) -> Sequence[int]:
 
 
 def ready_embeddings(encoder: Any) -> bool:
-    """Whether the columns look like a ready embedding: 64 or more numbers and no category."""
+    """Whether the columns look like a ready embedding: at least 64 numbers, no category."""
     return len(encoder.numeric) >= _WIDE and not encoder.categorical

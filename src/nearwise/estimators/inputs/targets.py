@@ -1,4 +1,4 @@
-"""Targets of a regressor: checked, float64."""
+"""Checks and bounds of regression targets."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ _LARGEST = 1e100  # squares of larger numbers overflow
 
 
 def check_targets(y: Any, n_rows: int | None, name: str = "AttnKNNRegressor") -> np.ndarray:
-    """Return one finite number per row, float64 (n,); None for `n_rows` takes any number of them.
+    """Check targets: one finite number per row, float64 (n,); `n_rows` None allows any n.
 
-    ValueError names what is missing, no number, infinite or too large, and says what to do.
+    ValueError for missing, non-numeric, infinite or too large targets, with a remedy.
     """
     if y is None:
         raise ValueError(
@@ -51,7 +51,7 @@ def check_targets(y: Any, n_rows: int | None, name: str = "AttnKNNRegressor") ->
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Numbers among objects and text; ValueError names the first that is none."""
+    """Parse objects and text as numbers; ValueError names the first invalid value."""
     found = pd.to_numeric(pd.Series(values.astype(object)), errors="coerce")
     strange = found.isna().to_numpy() & ~pd.isna(values)
     if strange.any():
@@ -63,10 +63,10 @@ def _as_numbers(values: np.ndarray) -> np.ndarray:
 
 
 def bounds_of(targets: np.ndarray) -> tuple[float, float]:
-    """Least and largest target that is predicted; infinite where nothing speaks for a bound.
+    """Least and largest predicted target; infinite without evidence for a bound.
 
-    0 bounds targets of one sign. So do the least and the largest that were seen where over 1 % of
-    the rows (and two rows) have exactly that, as of what is capped or often zero.
+    0 bounds targets of one sign. The least or largest training target is a bound if over 1 % of
+    the rows (and over two rows) have exactly that value, as in capped or often zero targets.
     """
     least, largest = float(targets.min()), float(targets.max())
     enough = max(2, 0.01 * len(targets))

@@ -1,4 +1,4 @@
-"""What the texts of a column stand for: numbers, dates, or gaps among them."""
+"""Detection of numbers, dates and gaps among the texts of a column."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -20,15 +20,15 @@ _GAP_WORDS = frozenset(
     ("", "-", "--", "---", "\u2013", "\u2014", ".", "..", "*", "na", "n/a", "n.a.", "#n/a", "nan",
      "null", "nil", "none", "missing", "unknown", "not available", "not applicable")
 ) | {mark.casefold() for mark in GAP_MARKS}  # fmt: skip
-_WORDS = 0.1  # share of cells up to which words for a gap count as missing among others
-_SLIPS = 0.005  # ... and any other text
-_EVIDENCE = 200  # cells of a column that the decimal mark of a table is looked for in
+_WORDS = 0.1  # largest share of cells with gap words that may count as missing
+_SLIPS = 0.005  # ... and with any other text
+_EVIDENCE = 200  # cells per column in the search for the decimal mark of a table
 
 
 class Numbers(NamedTuple):
-    """The numbers among the values of a column: what they have in common, and all other texts.
+    """Numbers among the values of a column: their common format, and all other texts.
 
-    `common` is None where there are none, or they contradict each other.
+    `common` is None without numbers, or if their formats contradict each other.
     """
 
     common: Common | None
@@ -37,9 +37,9 @@ class Numbers(NamedTuple):
 
 
 def numbers_among(values: Iterable[Any], *, majority: bool = False) -> Numbers:
-    """Find the numbers among different values of a column; what is not text is a number.
+    """Find the numbers among distinct values of a column; values other than text are numbers.
 
-    With `majority` those of the rarer decimal mark count as other texts.
+    With `majority`, numbers with the rarer decimal mark count as other texts.
     """
     held = list(values)
     texts = [value for value in held if isinstance(value, str)]
@@ -55,7 +55,7 @@ def numbers_among(values: Iterable[Any], *, majority: bool = False) -> Numbers:
 
 
 def dates_among(values: list[Any]) -> tuple[list[str], list[str]]:
-    """Return the layouts that the dates among different texts may have, and all other texts."""
+    """Possible layouts of the dates among distinct texts, and all other texts."""
     if not all(isinstance(value, str) for value in values):
         return [], []
     words = [text for text in values if _is_gap(text) or text.strip() in ZERO_DATES]
@@ -66,15 +66,15 @@ def dates_among(values: list[Any]) -> tuple[list[str], list[str]]:
 
 
 def dates_unlike(values: list[Any], layout: str) -> list[str]:
-    """Return those of the different values of a column that are no dates of a layout."""
+    """Distinct values of a column that are not dates of a layout."""
     read = read_texts(pd.Series(values, dtype=object), layout)
     return [value for value, date in zip(values, read, strict=True) if date is pd.NaT]
 
 
 def may_be_gaps(texts: list[str], counts: pd.Series) -> bool:
-    """Whether texts among numbers or dates, of which there are `counts`, may count as missing.
+    """Whether texts among numbers or dates may count as missing; `counts` are cells per text.
 
-    Words for a gap up to one cell in ten, other texts, which are slips, up to one in 200.
+    Gap words may fill up to one cell in ten, other texts (typing errors) up to one in 200.
     """
     slips = [text for text in texts if not _is_gap(text) and text.strip() not in ZERO_DATES]
     n = counts.sum()
@@ -86,7 +86,7 @@ def _is_gap(text: str) -> bool:
 
 
 def decimal_of(frame: pd.DataFrame) -> Decimal:
-    """Return the decimal mark that the text of a table shows; "" where it shows none, or both."""
+    """Decimal mark in the text of a table; "" if there is none, or both."""
     found: set[Decimal] = set()
     for _, column in frame.items():
         if pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column):

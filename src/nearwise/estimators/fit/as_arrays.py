@@ -1,4 +1,4 @@
-"""scikit-learn's fitted classifiers and regressors turned into array models."""
+"""Conversion of fitted scikit-learn classifiers and regressors to array models."""
 
 from typing import Any
 
@@ -38,9 +38,9 @@ _WORDS = CODES // 32
 
 
 def as_arrays(model: Any) -> Any:
-    """Turn a scikit-learn classifier of class positions, or regressor, into arrays if it can be.
+    """Convert a fitted scikit-learn classifier (of class positions) or regressor to an array model.
 
-    With the same predictions to the last bit; `model` itself where there is no array form.
+    Predictions are equal to the last bit. Returns `model` itself if there is no array form.
     """
     kind = type(model)
     if kind is LogisticRegression and model.solver != "liblinear":
@@ -63,7 +63,7 @@ def as_arrays(model: Any) -> Any:
 
 
 def _on_kernel(model: Pipeline) -> Any:
-    """Turn a linear model on an RBF kernel with a given width into arrays."""
+    """Convert a linear model on an RBF kernel with a fixed width to an array model."""
     kernel, linear = model[0], as_arrays(model[-1])
     on_kernel = {Logistic: KernelLogistic, Linear: KernelRegression}.get(type(linear))
     if on_kernel is None or len(model) != 2 or type(kernel) is not Nystroem:
@@ -103,7 +103,7 @@ def _leaves(model: Any) -> NDArray[Any]:
 
 
 def _leaf_shares(model: Any) -> Arrays:
-    """Give the shares of the leaves; of a pure class one: the zeros beside it are not kept."""
+    """Class shares of the leaves, without the zeros."""
     shares = _leaves(model)
     which, classes = np.nonzero(shares)
     return {
@@ -114,7 +114,7 @@ def _leaf_shares(model: Any) -> Arrays:
 
 
 def _nodes(model: Any) -> Arrays:
-    """Nodes of all trees of a forest, one below the other."""
+    """Concatenated nodes of all trees of a forest."""
     trees = [estimator.tree_ for estimator in model.estimators_]
     roots = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])
     left = np.concatenate([tree.children_left for tree in trees])
@@ -173,9 +173,9 @@ def _codes_fit(model: Any) -> bool:
 def _columns_inside(
     model: Any,
 ) -> tuple[NDArray[np.int64], dict[int, NDArray[np.float64]]]:
-    """Return which column each of a boosting model's own columns is, and their categories.
+    """Original position of each internal column of a boosting model, and the categories.
 
-    Inside, categories come first and are numbered in ascending order.
+    Internally, category columns come first, and categories are numbered in ascending order.
     """
     flags = model.is_categorical_
     if flags is None:
@@ -192,7 +192,7 @@ def _columns_inside(
 def _left_codes(tree: Any, categories: dict[int, NDArray[np.float64]]) -> NDArray[np.bool_]:
     """Return flags (n_splits, 256) of the codes that go left at a tree's splits by category.
 
-    Codes that training did not have go where missing values go.
+    Codes that training did not have follow the missing values.
     """
     nodes = tree.nodes
     splits = nodes[nodes["is_categorical"].astype(bool) & ~nodes["is_leaf"].astype(bool)]
@@ -219,9 +219,9 @@ def unpack_codes(words: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def round_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Give the largest float32 that is not above each value.
+    """Round each value down to a float32.
 
-    A float32 is at most a float64 threshold exactly where it is at most the threshold so rounded.
+    A float32 is at most a float64 threshold if and only if it is at most the rounded threshold.
     """
     rounded = values.astype(np.float32)
     below = np.nextafter(rounded, np.float32(-np.inf))

@@ -1,4 +1,4 @@
-"""The base: classifiers that are cross-fitted, pooled by out-of-fold NLL, and kept fold by fold."""
+"""The base: cross-fitted classifiers, one model per fold, pooled by out-of-fold NLL."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,16 +40,16 @@ from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 Fold = tuple[np.ndarray, np.ndarray]  # positions of training and of held-out rows
-IMPLIED = " on true labels"  # ends the names of such gates, in folders up to format version 8
-FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
-RIDGE = 4.0  # pull of powers and temperatures towards 1, in rows, beside a pretrained head
-_TRIED = 2  # folds by which candidates are dropped that bring nothing
-_MANY = 5  # classes beyond which boosting, a tree per class and round, costs more than it gives
+IMPLIED = " on true labels"  # suffix of gate names in folders up to format version 8
+FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms
+RIDGE = 4.0  # penalty that pulls powers and temperatures towards 1, in rows
+_TRIED = 2  # folds after which useless candidates are dropped
+_MANY = 5  # most classes for boosting, as it fits one tree per class and round
 
 
 @dataclass
 class Candidate:
-    """One classifier of the base, on one view of the table; after fitting one model per fold."""
+    """One classifier of the base on one view of the table, with one fitted model per fold."""
 
     name: str
     model: Any
@@ -61,7 +61,7 @@ class Candidate:
     def fit_folds(
         self, view: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, folds: list[Fold]
     ) -> Iterator[int]:
-        """Fit a model to each fold's training rows and give its number once it is there.
+        """Fit one model per fold to its training rows, and yield each fold's number when done.
 
         `view` (n, width), `labels` and `weight` (n,) are of all rows.
         """
@@ -85,12 +85,12 @@ class Candidate:
         if weight is not None:
             extra["sample_weight"] = weight[train]
         if self.stops_on_held_out:
-            # The stopping score needs classes that the model knows.
+            # The early-stopping score needs classes in the training part.
             useful = np.isin(labels[held_out], labels[train])
             if weight is not None:
                 useful &= weight[held_out] > 0
             stop = held_out[useful]
-            if len(stop):  # otherwise the model sets some of its training rows aside
+            if len(stop):  # otherwise the model splits off a validation set itself
                 extra |= {"X_val": view[stop], "y_val": labels[stop]}
                 if weight is not None:
                     extra["sample_weight_val"] = weight[stop]
@@ -100,10 +100,10 @@ class Candidate:
 
     @property
     def _n_side_by_side(self) -> int:
-        """Folds that are fitted at a time, each in one thread.
+        """Number of folds fitted in parallel, each in one thread.
 
-        One for forests, whose trees share the threads, and for a user's classifier, which may have
-        threads of its own and need not bear others.
+        1 for forests, as their trees share the threads, and for a user's classifier, which may
+        use threads itself or not be thread-safe.
         """
         has_own = self.is_given or getattr(self.model, "n_jobs", None) not in (None, 1)
         return 1 if has_own else coarse_threads()
@@ -117,7 +117,7 @@ class Candidate:
         return floored_log(proba)
 
     def mean_log_proba(self, view: np.ndarray, n_classes: int) -> np.ndarray:
-        """Normalised mean of the log-probabilities of all its models, (n, n_classes)."""
+        """Normalised mean log-probabilities of all models, (n, n_classes)."""
         each = [self.log_proba(view, fold, n_classes) for fold in range(len(self.folds))]
         mean: np.ndarray = log_softmax(np.mean(each, axis=0), axis=1)
         return mean
@@ -125,9 +125,9 @@ class Candidate:
 
 @contextmanager
 def silent_candidates(candidates: list[Candidate]) -> Iterator[None]:
-    """Hide warnings of early stops and of batches larger than a table, unless one is the user's.
+    """Hide convergence and batch-size warnings, unless a candidate is the user's.
 
-    Around fits in threads, not inside one: filters are of the process.
+    Used around fits in threads, not inside a thread: warning filters are per process.
     """
     with warnings.catch_warnings():
         if not any(one.is_given for one in candidates):
@@ -137,7 +137,7 @@ def silent_candidates(candidates: list[Candidate]) -> Iterator[None]:
 
 
 def floored_log(proba: np.ndarray) -> np.ndarray:
-    """Logarithm of probabilities with a little of the uniform distribution mixed in."""
+    """Logarithm of probabilities, mixed with a small share of the uniform distribution."""
     return np.log((1 - FLOOR) * proba + FLOOR / proba.shape[1])
 
 
@@ -150,10 +150,10 @@ def auto_candidates(
     n_jobs: int | None,
     light: bool = False,
 ) -> list[Candidate]:
-    """Classifiers worth trying for a table of this size.
+    """Candidate classifiers for a table of this size.
 
-    Wide tables without categories (ready embeddings) get linear models; trees would be slow and
-    weak there. Large tables get smaller forests. `light`: two that are fitted soon.
+    Large ready embeddings (wide tables without categories) get a linear model; trees would be
+    slow and weak there. Large tables get smaller forests. `light`: two fast candidates.
     """
     width = encoder.n_columns
     large = n_rows > LARGE
@@ -183,7 +183,7 @@ def auto_candidates(
 
 
 def _mlp(*, large: bool, seed: int) -> MLPClassifier:
-    """Two hidden layers, which find products of columns that no other candidate does."""
+    """MLP with two hidden layers; only this candidate learns products of columns."""
     settings: dict[str, Any] = {"alpha": 0.3, "batch_size": 64, "max_iter": 100}
     if large:
         settings = {"alpha": 0.03, "batch_size": 256, "max_iter": 40}
@@ -211,7 +211,7 @@ def _boosting(encoder: TableEncoder, *, large: bool, seed: int, light: bool = Fa
 
 
 def given_candidate(model: Any) -> Candidate:
-    """Wrap a classifier of the user's own; it sees standardised numbers and one-hot categories."""
+    """Candidate of a user's classifier, on standardised numbers and one-hot categories."""
     is_class = isinstance(model, type)
     if is_class or not hasattr(model, "predict_proba") or not is_classifier(model):
         raise ValueError(
@@ -225,12 +225,11 @@ def given_candidate(model: Any) -> Candidate:
 class Base:
     """Cross-fitted candidates and their log-linear pool.
 
-    `candidates` are those with a part in the pool, each with one model per fold or one of all rows;
-    `gates` are the positive powers of their predictions in it, fitted to the out-of-fold NLL.
-    `oof_log_proba` (n, C) has the training rows' normalised log-probabilities, each from the fold
-    that left it out; `nll` the out-of-fold NLL of each candidate alone and of the pool.
-    `implied` leads from predictions of given labels to those of the true ones, which former fits
-    to wrong labels put in the pool as well.
+    `candidates` are in the pool, each with one model per fold or one model of all rows; `gates` are
+    the positive powers of their predictions, fitted to the out-of-fold NLL. `oof_log_proba` (n, C)
+    are normalised out-of-fold log-probabilities of the training rows; `nll` is the out-of-fold NLL
+    of each candidate alone and of the pool. `implied` maps predictions of given labels to
+    predictions of the true ones; models saved in older formats have both in the pool.
     """
 
     def __init__(
@@ -242,14 +241,14 @@ class Base:
         self.nll: dict[str, float] = {}
 
     def parts(self, encoder: TableEncoder, rows: Encoded) -> dict[str, np.ndarray]:
-        """Log-probabilities (n, C) of the candidates, each the mean over its models."""
+        """Log-probabilities (n, C) of each candidate, averaged over its models."""
         views = {name: getattr(encoder, name)(rows) for name in {c.view for c in self.candidates}}
         return {
             one.name: one.mean_log_proba(views[one.view], self.n_classes) for one in self.candidates
         }
 
     def pooled(self, parts: dict[str, np.ndarray]) -> np.ndarray:
-        """Normalised log-probabilities (n, C) of the pool of what `parts` gave."""
+        """Normalised log-probabilities (n, C) of the pool from the result of `parts`."""
         total = np.zeros(next(iter(parts.values())).shape)
         for name, part in parts.items():
             total += self.gates.get(name, 0.0) * part
@@ -259,7 +258,7 @@ class Base:
         return normalised
 
     def asks(self, name: str) -> bool:
-        """Whether a candidate has a part in the pool."""
+        """Whether a candidate is in the pool."""
         return name in self.gates or name + IMPLIED in self.gates
 
 
@@ -280,22 +279,21 @@ def cross_fit(
 ) -> Base:
     """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
 
-    After the first folds, candidates that bring the pool nothing are dropped; their NLL is that of
-    these folds. `labels` are class positions; `folds` pairs of training and held-out rows; `extra`
-    holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. Where
-    `beside` is given, candidates must add to its log-probabilities, which take no part: the pool is
-    of those that do and of `extra`, or empty. The label model gives what each fold's
-    models are fitted to, and scores the pool on `labels`, except on a row (or of the `groups` one)
-    alone in its class.
-    `progress` is called with a line before each fit. Of one fold alone only the rows that it holds
-    out are predicted.
+    After the first two folds, candidates without use in the pool are dropped; their NLL is over
+    these folds. `labels` are class positions; `folds` are pairs of training and held-out rows;
+    `extra` are out-of-fold log-probabilities (n, C) of other models, which may join the pool.
+    With `beside`, candidates must improve on these log-probabilities, which stay outside the pool:
+    it then has the useful candidates and `extra`, or is empty. Models are fitted to `labels`; the
+    label model scores the pool on them, except on the only row (or one of `groups`) of a class.
+    `progress` is called with a line of text before each fit. With a single fold only its held-out
+    rows are predicted.
     """
     known = (extra or {}) | (beside or {})
     judging = judging_weight(labels, weight, groups)
     out = {one.name: np.zeros((len(labels), n_classes)) for one in candidates}
 
     def fitted(ones: list[Candidate], numbers: range) -> list[Candidate]:
-        """Fit some folds' models; those candidates that were done before an interrupt."""
+        """Fit the models of some folds; returns the candidates completed before an interrupt."""
         for at, candidate in enumerate(ones):
             view = getattr(encoder, candidate.view)(rows)
             some = [folds[fold] for fold in numbers]

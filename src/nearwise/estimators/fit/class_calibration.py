@@ -1,4 +1,4 @@
-"""Per-class calibration under the class prior, kept where the held-out NLL falls."""
+"""Per-class calibration under the class prior, used if it lowers the held-out NLL."""
 
 import torch
 from torch import Tensor
@@ -8,8 +8,8 @@ from nearwise.estimators.model.class_prior import ClassCorrection
 from nearwise.training import minimize
 
 N_FOLDS = 5
-RIDGE = 2.0  # pull of scales towards 1 and of biases towards 0, in rows
-FEWEST = 10  # held-out rows of a class that get it a scale or a bias of its own
+RIDGE = 2.0  # penalty that pulls scales towards 1 and biases towards 0, in rows
+FEWEST = 10  # fewest held-out rows of a class with its own scale and bias
 
 
 def fit_class_correction(
@@ -22,14 +22,14 @@ def fit_class_correction(
 ) -> tuple[ClassCorrection, dict[str, float]]:
     """Choose between the shift alone and a fitted correction beside it, by cross-validated NLL.
 
-    A row counts as often as its class occurs under the prior, so that the NLL is that of
-    the world the prediction is for. Classes with fewer than 10 held-out rows share one scale and
-    have no bias: few rows, each counting for many, would be followed too far.
+    Rows are weighted to the class prior, so that the NLL is that at prediction time. Classes with
+    fewer than 10 held-out rows share one scale and have no bias: few rows with large weights would
+    overfit.
 
-    `log_proba` (n, C) is held out or out of fold, and calibrated under the training shares; `shift`
-    (C,) is the logarithm of the wanted over the training shares. Of `kinds`, "temperature" fits one
-    scale, "bias" a scale and a bias per class, "vector" a scale and a bias per class each. Beside
-    the correction comes the weighted NLL of "prior" (the shift alone) and of each kind.
+    `log_proba` (n, C) is held out or out of fold, and calibrated under the training prior; `shift`
+    (C,) is the logarithm of the wanted over the training prior. Of `kinds`, "temperature" fits one
+    scale, "bias" one scale and a bias per class, "vector" a scale and a bias per class. Also
+    returns the weighted NLL of "prior" (the shift alone) and of each kind.
     """
     scores = torch.log_softmax(log_proba.double(), dim=1) + shift
     importance = weight.double() * torch.exp(shift)[labels]
@@ -47,7 +47,7 @@ def fit_class_correction(
             held[rows] = scale * scores[rows] + bias
         nll[kind] = _nll(held, labels, importance)
     n_effective = float(importance.sum() ** 2 / (importance**2).sum().clamp_min(1e-12))
-    # What p parameters that are not needed move the sum of the losses by is of the order sqrt(p).
+    # By chance p unneeded parameters change the sum of the losses in the order of sqrt(p).
     chance = {"prior": 0.0, "temperature": 1.0, "bias": 1.0 + n_classes, "vector": 2.0 * n_classes}
     best = min(nll, key=lambda kind: nll[kind] + chance[kind] ** 0.5 / n_effective)
     scale, bias = torch.ones(n_classes), torch.zeros(n_classes)
@@ -65,9 +65,9 @@ def _nll(scores: Tensor, labels: Tensor, weight: Tensor) -> float:
 def _fit(
     kind: str, scores: Tensor, labels: Tensor, weight: Tensor, free: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Scale and bias (C,) with the lowest weighted NLL, held to 1 and 0 by a ridge.
+    """Scale and bias (C,) with the lowest weighted NLL, with a ridge towards 1 and 0.
 
-    Only the classes where `free` (C,) is 1 get values of their own.
+    Only classes with `free` (C,) equal to 1 get separate values.
     """
     shared = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     apart = torch.zeros_like(free, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Networks that make keys and predictions, each trained without the rows it is measured on."""
+"""Networks for keys and predictions, each trained without its evaluation rows."""
 
 import inspect
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from nearwise.training import (
 )
 
 TABLE_EMBEDDERS = ("auto", "identity", "table", "deep")
-_MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
+_MOST_EMBEDDED = 24  # most numeric columns for one embedding per column
 HEAD = "embedder-head"
 
 
@@ -45,9 +45,9 @@ def make_network(
 ) -> NeighborNetwork:
     """Build an untrained network; for images `kind` names the backbone.
 
-    "table" is the linear core with numeric embeddings; "deep" an MLP with a linear head, for ready
-    embeddings. The key of "deep" has no fixed length: at unit length its head starts far too
-    unsure and needs most of the epochs to grow.
+    "table" is a linear trunk with numeric embeddings; "deep" is an MLP with a linear head, for
+    ready embeddings. Keys of "deep" are not normalised: with unit length the head's first
+    predictions are far too uncertain, and most epochs would only scale them.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -75,11 +75,11 @@ def make_network(
 def _image_network(
     backbone: str, encoder: ImageEncoder, n_classes: int, options: dict[str, Any]
 ) -> NeighborNetwork:
-    # Keys of no fixed length: at unit length the linear head starts far too unsure.
+    # Keys are not normalised: with unit length the head's first predictions are too uncertain.
     settings: dict[str, Any] = {"channels": encoder.channels, "normalize": False}
     if backbone.startswith(
         ("resnet", "fast-cnn")
-    ):  # pretrained models bring the size they were trained at
+    ):  # pretrained models have their own training size
         settings["image_size"] = (encoder.height, encoder.width)
     known = list(inspect.signature(ImageEmbedder).parameters)[1:]
     for name in options:
@@ -121,7 +121,7 @@ def default_config(kind: str, n_rows: int) -> dict[str, Any]:
 
 
 class Depths(NamedTuple):
-    """What one pass of a network makes of n images, on the network's device.
+    """Outputs of one forward pass for n images, on the network's device.
 
     `keys` (n, dim), `stages` (n, width) per depth, `head_log_proba` (n, C).
     """
@@ -132,14 +132,14 @@ class Depths(NamedTuple):
 
 
 class Embedding:
-    """Trained networks, each a member."""
+    """Ensemble of trained networks, its members."""
 
     def __init__(self, kind: str, networks: list[NeighborNetwork]) -> None:
         self.kind, self.networks = kind, networks
 
     @property
     def has_head(self) -> bool:
-        """Whether the networks make parametric predictions of their own."""
+        """Whether the networks have a prediction head."""
         return self.networks[0].head is not None
 
     def keys(self, member: int, encoder: AnyEncoder, rows: AnyRows) -> Tensor:
@@ -149,11 +149,11 @@ class Embedding:
     def head_log_proba(
         self, member: int, encoder: AnyEncoder, rows: AnyRows, *, keys: Tensor | None = None
     ) -> Tensor:
-        """Log-probabilities (n, C) of one member's linear head, on the CPU; `keys` where known."""
+        """Log-probabilities (n, C) of one member's linear head, on the CPU; `keys` if known."""
         network = self.networks[member]
         if keys is None:
             return predict_head(network, self._rows(member, encoder, rows)).cpu()
-        assert network.head is not None  # callers see to it
+        assert network.head is not None  # guaranteed by callers
         with torch.no_grad():
             logits = network.head(keys.to(next(network.parameters()).device))
         return torch.log_softmax(logits, dim=1).cpu()
@@ -161,9 +161,9 @@ class Embedding:
     def depths(
         self, member: int, encoder: ImageEncoder, rows: EncodedImages, cache: Path | None = None
     ) -> Depths:
-        """See images by one pass of one member's backbone, or by none where `cache` has them.
+        """Run one member on images by a single forward pass, or read its outputs from `cache`.
 
-        `cache` is a folder for what frozen backbones make of images.
+        `cache` is a folder with outputs of frozen backbones.
         """
         network, images = self.networks[member], self._rows(member, encoder, rows)
         if cache is None:
@@ -199,12 +199,11 @@ def train_member(
     likelihood: Tensor | None = None,
     groups: np.ndarray | None = None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
-    """Train one member on a fold's training rows, stopped early on its held-out rows.
+    """Train one member on a fold's training rows, with early stopping on its held-out rows.
 
-    `second` is another view of the same rows, taken half the time; `options` are further arguments
-    of an `ImageEmbedder`. With the `likelihood` (n, C) of the given labels, the labels of the
-    training rows are corrected while the network trains. Rows of one of the `groups` (n,) do not
-    vote for each other.
+    `second` is another view of the same rows, used half the time; `options` are further arguments
+    of `ImageEmbedder`. With the `likelihood` (n, C) of the given labels, training labels are
+    corrected during training. Rows of the same group in `groups` (n,) do not vote for each other.
     """
     inputs: Callable[[Any], tuple[Tensor, Tensor | None]] = encoder.network_inputs
     numbers, codes = inputs(rows)
@@ -217,7 +216,7 @@ def train_member(
         second_x_num=None if second is None else inputs(second)[0],
     )
     network = make_network(kind, encoder, numbers.shape[1], n_classes, seed, options)
-    with own_threads() if len(rows) > LARGE else nullcontext():  # of small steps more costs time
+    with own_threads() if len(rows) > LARGE else nullcontext():  # threads slow down small steps
         result = train_embedder(
             network,
             everything.take(torch.from_numpy(fold[0])),

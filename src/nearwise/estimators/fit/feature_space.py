@@ -1,4 +1,4 @@
-"""The choice among label-free feature spaces."""
+"""Choice among label-free feature spaces by a leave-one-out loss."""
 
 from collections.abc import Callable
 
@@ -27,11 +27,11 @@ def choose_feature_space(
     groups: np.ndarray | None = None,
     loss: Loss | None = None,
 ) -> tuple[FeatureSpace, dict[str, float]]:
-    """Take the map with the lowest leave-one-out loss of a distance-weighted vote, by default NLL.
+    """Choose the map with the lowest leave-one-out loss of a distance-weighted vote.
 
-    Beside it comes the loss of each map, over at most 2,000 rows drawn by `seed`, whose
-    neighbors come from a part of 20,000 rows of a larger table. The map taken is fitted to all of
-    its rows. With `groups` (n,) neighbors are of other groups.
+    Also returns the loss (by default NLL) of each map, over at most 2,000 rows drawn by `seed`,
+    with neighbors among at most 20,000 rows. The chosen map is fitted to all rows. With `groups`
+    (n,) neighbors come from other groups.
     """
     own = torch.arange(len(labels)) if groups is None else group_numbers(groups)
     drawn = np.random.default_rng(seed).permutation(len(labels))
@@ -51,7 +51,7 @@ def choose_feature_space(
         keys = space(encoder, rows)
         found = topk_neighbors(
             keys[some],
-            keys[drawn],  # in no order of the table, in which ties would go to some class
+            keys[drawn],  # shuffled: in the table's order ties could favor one class
             n_neighbors,
             metric=metric,
             query_ids=own[some],
@@ -68,7 +68,7 @@ def choose_feature_space(
 
 
 def vote_nll(distances: Tensor, voters: np.ndarray, truth: np.ndarray) -> float:
-    """Lowest NLL, over a few temperatures, of the share that the true label gets."""
+    """Lowest NLL of the true label's vote share over a few temperatures."""
     right = torch.from_numpy(voters == truth[:, None]).to(torch.float32)
     unit = distances.mean().clamp_min(1e-12)
     nlls = []
@@ -79,7 +79,7 @@ def vote_nll(distances: Tensor, voters: np.ndarray, truth: np.ndarray) -> float:
 
 
 def mean_error(distances: Tensor, voters: np.ndarray, truth: np.ndarray) -> float:
-    """Lowest mean absolute error, over a few temperatures, of the neighbors' weighted mean."""
+    """Lowest mean absolute error of the neighbors' weighted mean over a few temperatures."""
     values, unit = torch.from_numpy(voters), distances.mean().clamp_min(1e-12)
     errors = []
     for sharpness in _SHARPNESS:

@@ -1,4 +1,4 @@
-"""The forest that begins the base of a table, which predicts its own rows out of bag."""
+"""Forest of the base of a table, with out-of-bag predictions of its training rows."""
 
 import warnings
 from typing import Any
@@ -9,13 +9,13 @@ from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 from nearwise.estimators.inputs.table import LARGE
 from nearwise.functional.threads import coarse_threads
 
-FEW = 1_000  # rows up to which threads cost more than they save
-_PARTS = 3  # of the groups; each is left out by a block of trees
-_DRAWS = 3  # of such parts
+FEW = 1_000  # most rows for a fit in one thread
+_PARTS = 3  # parts of the groups; each is left out by a block of trees
+_DRAWS = 3  # random partitions of the groups
 
 
 def forest_settings(n_rows: int, *, seed: int, n_jobs: int | None) -> dict[str, Any]:
-    """Choose a forest for this many rows: large tables get fewer trees with larger leaves."""
+    """Choose settings of a forest: large tables get fewer trees with larger leaves."""
     leaf, trees = (2, 120) if n_rows > LARGE else (1, 200)
     return {
         "n_estimators": trees,
@@ -34,7 +34,7 @@ def fit_forest(
     groups: np.ndarray | None = None,
     begun: ExtraTreesClassifier | None = None,
 ) -> tuple[ExtraTreesClassifier, np.ndarray]:
-    """Fit trees to samples of the rows, and predict each row by those that did not learn it.
+    """Fit a forest and its out-of-bag predictions of the training rows.
 
     Parameters
     ----------
@@ -42,18 +42,18 @@ def fit_forest(
     labels : int array of shape (n,)
     weight : ndarray of shape (n,), optional
     options : dict
-        Of the forest; see `forest_settings`.
+        Settings of the forest; see `forest_settings`.
     groups : int array of shape (n,), optional
-        Trees learn two thirds of the groups, and predict the rows of the others. By default they
-        learn a bootstrap sample of the rows.
+        Each tree is trained on two thirds of the groups, and predicts the others. By default a
+        tree is trained on a bootstrap sample of the rows.
     begun : ExtraTreesClassifier, optional
-        The first trees of the same forest; of groups all are fitted anew.
+        Forest with the first trees, to be extended; ignored with groups.
 
     Returns
     -------
     model : ExtraTreesClassifier
     out_of_bag : ndarray of shape (n, n_known)
-        Probabilities of ``model.classes_``; NaN or 0 where every tree has learned a row.
+        Probabilities of ``model.classes_``; NaN or 0 if every tree was trained on the row.
     """
     if groups is not None:
         weighted = groups if weight is None else groups[weight > 0]
@@ -77,13 +77,13 @@ def _of_groups(
     weight: np.ndarray | None,
     groups: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fit blocks of trees without some groups; sums of predictions of left-out rows, and counts."""
+    """Fit blocks of trees, each without some groups; sums and counts of left-out predictions."""
     options = model.get_params()
     names, own = np.unique(groups, return_inverse=True)
     rng = np.random.default_rng(options["random_state"])
     blocks: list[np.ndarray] = []
     weight = np.ones(len(labels)) if weight is None else weight
-    weighs = np.bincount(own, weight) > 0  # without weight nothing is learned of a group
+    weighs = np.bincount(own, weight) > 0  # groups without weight are not trained on
     n_parts = min(_PARTS, int(weighs.sum()))
     for _ in range(_DRAWS):
         order = rng.permutation(len(names))
@@ -113,7 +113,7 @@ def fit_number_forest(
     options: dict[str, Any],
     groups: np.ndarray | None,
 ) -> tuple[ExtraTreesRegressor, np.ndarray]:
-    """Do what `fit_forest` does for targets (n,); the mean stands for rows in all samples."""
+    """Fit a regression forest and its out-of-bag predictions; the mean for rows in all samples."""
     mean = float(np.average(targets, weights=weight))
     if groups is not None and len(np.unique(groups)) > 1:
         forest = ExtraTreesRegressor(warm_start=True).set_params(**options)
@@ -123,7 +123,7 @@ def fit_number_forest(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
         model.fit(view, targets, sample_weight=weight)
-    # A row that every tree has learned is given 0.
+    # scikit-learn predicts 0 for a row in every sample.
     in_all = np.ones(len(targets), dtype=bool)
     for sample in model.estimators_samples_:
         in_all[np.setdiff1d(np.flatnonzero(in_all), sample)] = False

@@ -1,4 +1,4 @@
-"""Gaussian classes for ready embeddings: a closed form, in which each row is also left out."""
+"""Gaussian classes for ready embeddings, with leave-one-out scores in closed form."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.model.array_models import Arrays, unit_components
 from nearwise.estimators.model.row_models import FeatureSpace
 
-_COMPONENTS = 256  # principal components at most
-_LENT = 16.0  # rows per component that the shared covariance counts for beside a class's own
-_RIDGE = 0.1  # share of the mean variance of a component
-_MOST = 2**23  # numbers in the covariances of all classes beyond which they share one
+_COMPONENTS = 256  # most principal components
+_LENT = 16.0  # weight of the shared covariance in each class, in rows per component
+_RIDGE = 0.1  # ridge, as a share of the mean variance of a component
+_MOST = 2**23  # most covariance entries of all classes; above, classes share one covariance
 _BLOCK = 4_096  # rows
-_LONE = 1e-9  # share of a class, or variance, that is taken for nothing
+_LONE = 1e-9  # share of a class, or variance, that counts as zero
 _NEVER = -1e30  # score of a class without another row
 
 Floats = NDArray[np.float64]
@@ -26,25 +26,25 @@ def fit_gaussian(
 ) -> tuple[Arrays, Floats]:
     """Fit Gaussian classes to principal components, whitened by half and at unit length.
 
-    Regularized discriminant analysis: the covariance of a class is that of its rows and of 16
-    imagined ones per component, which have the covariance that all classes share. Very many
-    classes have only the latter. Scores are not calibrated.
+    Regularized discriminant analysis: the covariance of a class is the mean of its own covariance
+    and of the shared one, which counts like 16 rows per component. With very many classes only
+    the shared covariance is used. Scores are not calibrated.
 
     Parameters
     ----------
     labels : int array of shape (n,)
         Class positions.
     weight : array of shape (n,) or None
-        Rows that weigh nothing are predicted and not learned.
+        Rows with weight 0 are predicted but not fitted to.
 
     Returns
     -------
     arrays : dict
-        Of a `Gaussian`.
+        Arrays of a `Gaussian`.
     left_out : array of shape (n, C)
-        Scores of the rows by a fit without each, for ``arrays["classes"]``. They do not depend on
-        the row's own label: mean and scatter are reduced by it exactly. What the classes share
-        goes on being divided by the number of all rows.
+        Leave-one-out scores of the rows for ``arrays["classes"]``. They do not depend on the row's
+        own label, as mean and scatter are computed exactly without the row. The shared covariance
+        is still divided by the weight of all rows.
 
     References
     ----------
@@ -81,7 +81,7 @@ def fit_gaussian(
 
 @dataclass
 class _Classes:
-    """Sums of the classes' rows.
+    """Sufficient statistics of the classes.
 
     Attributes
     ----------
@@ -89,12 +89,12 @@ class _Classes:
         Class positions.
     keys, weight : arrays of shape (n, p) and (n,)
     codes : int array of shape (n,)
-        Which class each row is of; -1 for none, of a row that weighs nothing.
+        Class of each row; -1 for a row with weight 0.
     counts, means : arrays of shape (C,) and (C, p)
     shared : array of shape (p, p)
-        Covariance of all classes, and a ridge.
+        Shared covariance of all classes, plus a ridge.
     lent : float
-        Rows that it counts for beside those of a class; 0 where it is all there is.
+        Weight of the shared covariance in each class, in rows; 0 if only it is used.
     """
 
     names: NDArray[np.int64]
@@ -122,11 +122,11 @@ class _Classes:
         return cls(names, keys, weight, codes, counts, means, shared, lent)
 
     def size(self, at: int) -> float:
-        """Rows that the covariance of a class is of, the imagined ones included."""
+        """Weight of a class's covariance in rows, including the shared covariance."""
         return float(self.counts[at] + self.lent) if self.lent else 1.0
 
     def factor(self, at: int) -> tuple[Floats, float]:
-        """Matrix (p, p) that whitens the scatter of a class, and the scatter's log-determinant."""
+        """Whitening matrix (p, p) of a class's scatter, and the scatter's log-determinant."""
         scatter = self.shared
         if self.lent:
             own = _scatter(self.keys, self.weight, self.codes == at, self.means[at])
@@ -142,10 +142,10 @@ class _Classes:
         return float(np.log(self.counts[at] / total) - (log_det - width * np.log(size)) / 2)
 
     def left_out(self, at: int, block: slice, factor: Floats, log_det: float) -> Floats:
-        """Scores of a class for a block of rows, each without it.
+        """Leave-one-out scores of a class for a block of rows.
 
-        A row of weight w at a distance of d from the mean of its class, with N rows, moves that
-        mean by w d / (N - w), and the scatter by w N / (N - w) d d'.
+        Without a row of weight w at offset d from the mean of its class of N rows, the mean moves
+        by w d / (N - w) and the scatter falls by w N / (N - w) d d'.
         """
         keys, weight, codes = self.keys[block], self.weight[block], self.codes[block]
         known = codes >= 0
@@ -170,6 +170,6 @@ class _Classes:
 
 
 def _scatter(keys: Floats, weight: Floats, rows: NDArray[np.bool_], mean: Floats) -> Floats:
-    """Sum of the squares (p, p) of the distances of some rows to their mean."""
+    """Weighted scatter matrix (p, p) of some rows around `mean`."""
     apart = keys[rows] - mean
     return (apart * weight[rows, None]).T @ apart

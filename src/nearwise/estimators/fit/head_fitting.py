@@ -1,4 +1,4 @@
-"""The last stage of a fit: further training of the head, its acceptance and temperatures."""
+"""Last stage of a fit: fine-tuning of the head, its share and the temperatures."""
 
 import copy
 from dataclasses import replace
@@ -30,24 +30,24 @@ from nearwise.estimators.progress import Progress
 from nearwise.nn import PretrainedNeighborHead, shared_head
 from nearwise.training import HeadRows, train_head
 
-JUDGED = 2_000  # left-out rows at most that temperatures are fitted to without a cross-fit
+JUDGED = 2_000  # most left-out rows for temperatures without a cross-fit
 Folds = list[tuple[np.ndarray, np.ndarray]]
 
 
 class CrossFit(NamedTuple):
-    """A head, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
+    """Head and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
 
     head: PretrainedNeighborHead
     log_proba: Tensor
     alone: Tensor
 
     def take(self, rows: Tensor) -> "CrossFit":
-        """Return the predictions of some rows, with the same head."""
+        """Select the predictions of some rows, with the same head."""
         return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
 
 
 class Known(NamedTuple):
-    """What a decision on predictions of labelled rows has to know of these; as in `Problem`."""
+    """Context of a calibration: label model, class prior and classes, as in `Problem`."""
 
     label_model: LabelModel
     prior: Tensor
@@ -63,11 +63,11 @@ def tuned_head(
     label_model: LabelModel,
     progress: Progress,
 ) -> tuple[CrossFit, Tensor, dict[str, float]]:
-    """Train the head further, and keep that where other rows are predicted better.
+    """Fine-tune the head; used only if held-out rows are predicted clearly better.
 
-    For the first `n_heads` of the folds, which are positions in `data`. Also gives the rows on
-    which that was measured, predicted by heads that they neither trained nor stopped, and the NLL
-    of these before and after.
+    Uses the first `n_heads` of the folds, which are positions in `data`. Also returns the held-out
+    rows, predicted by heads that they neither trained nor stopped (with over two folds), and their
+    NLL before and after.
     """
     rows = torch.from_numpy(np.concatenate([held for _, held in folds[:n_heads]]))
     some = data.take(rows)
@@ -83,7 +83,7 @@ def tuned_head(
 
 
 def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
-    """Mean of the weights; heads that start alike can be averaged."""
+    """Head with the mean weights of several heads, which all started from the same weights."""
     mean = copy.deepcopy(heads[0])
     states = [head.state_dict() for head in heads]
     mean.load_state_dict(
@@ -95,7 +95,7 @@ def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
 def predictions_of(
     predictor: ClassPredictor, views: list[Answer], labels: Tensor, weight: Tensor
 ) -> tuple[CrossFit, HeadRows]:
-    """Put predictions of rows in some views below each other, as `accept_head` takes them."""
+    """Concatenate predictions of rows in some views, as arguments of `accept_head`."""
     answer, n_views = joined(views), len(views)
     fit = CrossFit(predictor.head, answer.log_proba, answer.neighbor_log_proba)
     return fit, HeadRows([], answer.base_log_proba, labels.repeat(n_views), weight.repeat(n_views))
@@ -110,9 +110,9 @@ def accept_head(
     *,
     ridge: float = 0.0,
 ) -> ClassPredictor:
-    """Take the head; decide by out-of-fold predictions on its share and the temperatures.
+    """Set the head, and fit its share and the temperatures to out-of-fold predictions.
 
-    `ridge` is that of `fit_temperature`.
+    `ridge` as in `fit_temperature`.
     """
     labelled = (data.labels, data.weight, problem.label_model)
     oof_nll = mean_nll(fit.log_proba, *labelled)
@@ -153,9 +153,9 @@ def calibrated_views(
     *,
     ridge: float,
 ) -> ClassPredictor:
-    """Choose how views are merged, and fit the temperatures of merged predictions.
+    """Choose the merge of views, and fit the temperatures of merged predictions.
 
-    `fit` and `data` hold the views of the same rows one after the other.
+    `fit` and `data` hold the views of the same rows, one view after another.
     """
     n_rows, n_classes = len(data) // predictor.n_views, len(predictor.prior)
     each = [
@@ -194,8 +194,8 @@ def correct_classes(
 ) -> ClassCorrection | None:
     """Fit the correction of calibrated scores (n, C) for the class prior; None if none is set.
 
-    Where labels may differ from the classes, Bayes' rule takes the shares of the classes, and
-    nothing is fitted beside it: how often a row counts depends on its class.
+    With label noise, Bayes' rule uses the estimated class shares, and nothing else is fitted, as
+    row weights would depend on the unknown classes.
     """
     listed = slice(None if settings.class_prior is None else len(settings.class_prior))
     there = problem.prior[listed] / problem.prior[listed].sum()  # classes may have come since
@@ -228,11 +228,11 @@ def _cross_fit_head(
     settings: FitSettings,
     progress: Progress,
 ) -> CrossFit:
-    """Train one head further for each of the first `n_heads` folds.
+    """Fine-tune one head per fold for the first `n_heads` folds.
 
-    Each is stopped on another fold than its own, whose rows are then predicted by a head that they
-    have neither trained nor stopped. Only where there are two folds do they stop it. The mean of
-    these heads' weights is the head that is kept.
+    A head is early-stopped on another fold than its own, so that its held-out rows neither train
+    nor stop it. With only two folds the held-out rows stop it. The returned head has the mean
+    weights.
     """
     log_proba = torch.zeros(len(data), data.base_log_proba.shape[1])
     alone, heads = torch.zeros_like(log_proba), []

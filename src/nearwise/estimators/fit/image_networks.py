@@ -1,4 +1,4 @@
-"""The networks of images: trained for keys and predictions, and to look for wrong labels."""
+"""Image networks: training for keys and predictions, and for the search of wrong labels."""
 
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -25,14 +25,14 @@ from nearwise.estimators.progress import Progress
 from nearwise.nn.fast_cnn import FAST_CNN_WIDTHS
 from nearwise.training import TrainConfig
 
-_FEW = 5_000  # images up to which small networks learn too little, and longer training costs NLL
-_DEPTHS = 3  # deepest stages of a backbone that are searched for neighbors
+_FEW = 5_000  # most images for which smaller networks underfit and longer training raises the NLL
+_DEPTHS = 3  # number of deepest backbone stages searched for neighbors
 
 
 def fit_image_networks(
     problem: Problem, settings: FitSettings, progress: Progress
 ) -> ImageNetworks:
-    """Train the networks of images, and map the depths of their backbones."""
+    """Train the image networks, and fit the maps of their backbone depths."""
     encoder, _ = _images(problem)
     kind = image_backbone(encoder, settings.embedder)
     memory, _ = problem.folds[0]
@@ -50,13 +50,13 @@ def fit_image_networks(
 
 @dataclass(frozen=True)
 class _LabelNetworks:
-    """Networks that look for wrong labels.
+    """Networks for the detection of wrong labels.
 
-    Where they learn from mirrored images they predict these too, and no other views of the
-    classifier's: fits that differ in these share the networks. A network learns wrong labels that
-    it is trained on. With many images a fast-cnn therefore gets half its channels, which have less
-    room for them and take a third of the time; another kind gets half its epochs, which leave it
-    less time for them. Few images need all of both.
+    If they are trained with mirrored images, they also predict mirrored images, but no other views
+    of the classifier, so that fits with different views share the networks. A network memorizes
+    wrong labels in its training rows. With many images a fast-cnn therefore has half its channels,
+    which memorize less and take a third of the time, and other networks train half the epochs.
+    With few images channels and epochs stay.
     """
 
     kind: str
@@ -65,11 +65,10 @@ class _LabelNetworks:
     progress: Progress
 
     def unseen(self) -> Unseen:
-        """Key and predict each row of the memory by a network that was trained on the other half.
+        """Keys and predictions of each memory row from a network trained on the other half.
 
-        Rows held out are new to both: predicted by both, they are keyed by the first. The keys of
-        each network have columns of their own, so that rows keyed by different networks are as far
-        apart as rows that have nothing in common.
+        Held-out rows are predicted by both networks and get keys from the first. The keys of each
+        network fill separate columns, so that rows with keys of different networks are far apart.
         """
         problem, settings = self.problem, self.settings
         memory, held_out = problem.folds[0]
@@ -95,7 +94,7 @@ class _LabelNetworks:
         )
 
     def _fit(self, rows: np.ndarray, number: int) -> tuple[Embedding, list[EncodedImages]]:
-        """Train one of them, and give the views of the images that it predicts."""
+        """Train one network; returns it with the image views for its predictions."""
         kind, problem, settings = self.kind, self.problem, self.settings
         encoder, images = _images(problem)
         n_memory = len(problem.folds[0][0])
@@ -128,7 +127,7 @@ def _training(
     *,
     correcting: bool = False,
 ) -> dict[str, Any]:
-    """Training settings for this many images, with the user's changes."""
+    """Training settings for `n_rows` images, with the user's changes."""
     train = image_config(
         encoder,
         kind,
@@ -147,7 +146,7 @@ def _with_depths(
     settings: FitSettings,
     n_depths: int = _DEPTHS,
 ) -> ImageNetworks:
-    """Map the deepest stages of networks by the images at these positions."""
+    """Fit maps of the deepest stages of networks to the images at these positions."""
     encoder, images = _images(problem)
     remembered, cache = images.take(rows), None
     if settings.checkpoint_dir is not None and settings.embedder_options.get("frozen"):
@@ -159,7 +158,7 @@ def _with_depths(
 
 
 def _stage_spaces(depths: Depths, n_depths: int) -> dict[str, StageSpace]:
-    """Map the deepest stages, deepest first; that one is called "features"."""
+    """Fit maps of the deepest stages, deepest first; the deepest is named "features"."""
     names = list(depths.stages)[::-1][:n_depths]
     spaces = {name: StageSpace.fit(depths.stages[name].cpu()) for name in names}
     return {"features": spaces.pop(names[0])} | spaces

@@ -1,4 +1,4 @@
-"""The feature space of a fit, and the training of its networks."""
+"""Feature space of a fit, and training of its networks."""
 
 import hashlib
 import re
@@ -19,9 +19,9 @@ from nearwise.nn import NeighborNetwork
 from nearwise.training import TrainConfig, TrainingResult
 from nearwise.training.settings import plain_message
 
-_LEAST_TRAINED = 2_000  # rows from which a key space is worth trying to train
-_DEEP = 10_000  # rows from which networks add to Gaussian classes of ready embeddings
-_STOPS = 10  # one in this many rows stops the training of a key space
+_LEAST_TRAINED = 2_000  # fewest rows to try a trained key space
+_DEEP = 10_000  # rows above which networks add to Gaussian classes of ready embeddings
+_STOPS = 10  # one in this many rows is for early stopping of a key space
 
 
 def fit_features(
@@ -54,10 +54,10 @@ def fit_embedding(
     second: AnyRows | None = None,
     likelihood: Tensor | None = None,
 ) -> Embedding | None:
-    """Train the networks of each fold; `second` is another view of the rows, taken half the time.
+    """Train the networks of each fold; `second` is another view of the rows, used half the time.
 
-    With the `likelihood` (n, C) of the given labels networks correct their targets while they
-    train, and their last epochs are kept.
+    With the `likelihood` (n, C) of the given labels, networks correct their targets during
+    training, and the last epoch is kept instead of the best.
     """
     choice = problem.choice
     choice["embedder"] = kind or "identity"
@@ -81,7 +81,7 @@ def fit_embedding(
             choice["embedder"] = "identity (interrupted)"
             return None
     choice["networks"] = len(networks)
-    if likelihood is None:  # else no epoch was chosen by it
+    if likelihood is None:  # else the epoch was not chosen by NLL
         choice["embedder_nll"] = nlls
     return Embedding(kind, networks)
 
@@ -93,10 +93,10 @@ def fit_keys(
     member: int,
     progress: Progress,
 ) -> Embedding:
-    """Train a network on the rows at these positions for keys that gather rows of a class.
+    """Train a network on the rows at these positions, for keys with classes close together.
 
-    A tenth of them decide when to stop, not the rows that are held out: a network of some rows and
-    one of all then come about alike, and what is held out is new to both.
+    A tenth of these rows, not the held-out rows, is for early stopping. The networks of a fold
+    and of all rows are then trained alike, and held-out rows stay unused.
     """
     order = np.random.default_rng(settings.seed).permutation(rows)
     n_stop = max(len(rows) // _STOPS, 1)
@@ -120,7 +120,7 @@ def fit_apart(
     name: str,
     progress: Progress,
 ) -> NeighborNetwork:
-    """Train a network that is not a member, on rows of the memory and their present targets."""
+    """Train a network outside the ensemble, on memory rows and their current targets."""
     apart, member = replace(problem, history=[]), problem.n_networks + number
     fold = rows, problem.folds[0][1]
     return _Trainer(kind, train, apart, settings, progress).fit(fold, member, name)[0]
@@ -128,7 +128,7 @@ def fit_apart(
 
 @dataclass(frozen=True)
 class _Trainer:
-    """Trains networks of one kind; each notes its epochs, and keeps checkpoints on request."""
+    """Trainer of networks of one kind, with training history and optional checkpoints."""
 
     kind: str
     train: dict[str, Any]
@@ -174,7 +174,7 @@ class _Trainer:
 
 
 def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
-    """Decide what "auto" means for this table; None for no network."""
+    """Network kind for this table, with "auto" resolved; None for no network."""
     if settings.embedder != "auto":
         return None if settings.embedder == "identity" else settings.embedder
     if problem.views:
@@ -183,18 +183,18 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
         return None
     if not ready_embeddings(problem.table[0]):
         return "table"
-    # Of fewer rows a linear model adds nearly as much to Gaussian classes, at a tenth of the cost.
+    # With fewer rows a linear model adds nearly as much to Gaussian classes, at 1/10 of the cost.
     return "deep" if len(problem.labels) > (_DEEP if problem.is_gaussian else LARGE) else None
 
 
 def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:
-    """Give the training settings of a table's network, with the user's changes."""
+    """Training settings of a table's network, with the user's changes."""
     defaults = default_config(kind, len(problem.labels))
     return changed_by_user(defaults, settings, kind)
 
 
 def changed_by_user(defaults: dict[str, Any], settings: FitSettings, kind: str) -> dict[str, Any]:
-    """Apply the user's changes to a network's training settings; refused before any fit."""
+    """Apply the user's changes to a network's training settings; ValueError if they do not fit."""
     merged = defaults | settings.train
     try:
         TrainConfig(**merged)

@@ -1,4 +1,4 @@
-"""The base of a regressor: cross-fitted regressors and their weighted sum."""
+"""Base of a regressor: cross-fitted regressors and their weighted sum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,19 +30,19 @@ from nearwise.estimators.inputs.table import (
     ready_embeddings,
 )
 
-FOREST = "extra-trees"  # the candidate that every base begins with
-_TRIED = 2  # folds by which candidates are dropped that bring nothing
-_LEAST_SHARE = 0.02  # of the weights, below which a candidate is dropped
-_SKEWED = 1.0  # skewness of positive targets whose logarithms are fitted, too
-_BEYOND = 0.1  # of the range of the targets, that a prediction may lie beyond it
+FOREST = "extra-trees"  # first candidate of every automatic base
+_TRIED = 2  # folds after which useless candidates are dropped
+_LEAST_SHARE = 0.02  # candidates with a smaller share of the weights are dropped
+_SKEWED = 1.0  # above this skewness of positive targets, logarithms are fitted too
+_BEYOND = 0.1  # predictions may exceed the range of the targets by this share of it
 
 
 @dataclass
 class NumberCandidate(Candidate):
     """One regressor of the base, fitted to targets in units of `scale` around `center`.
 
-    `logs`: or to their logarithms. `least` and `most` are the bounds, in these units, of what is
-    predicted: a linear model or a network can be far off where a row is unlike all that it learned.
+    With `logs` it is fitted to their logarithms. Predictions are clipped to [`least`, `most`] in
+    these units, as a linear model or a network can be far off for an unusual row.
     """
 
     center: float = 0.0
@@ -52,7 +52,7 @@ class NumberCandidate(Candidate):
     logs: bool = False
 
     def standardised(self, targets: np.ndarray) -> np.ndarray:
-        """Set the unit and the bounds, and give what models are fitted to, float64 (n,)."""
+        """Set the unit and the bounds, and return the standardised targets, float64 (n,)."""
         values = np.log(targets) if self.logs else targets
         self.center, self.scale = float(values.mean()), max(float(values.std()), 1e-30)
         found: np.ndarray = (values - self.center) / self.scale
@@ -69,17 +69,18 @@ class NumberCandidate(Candidate):
         return np.exp(values) if self.logs else values
 
     def mean_location(self, view: np.ndarray) -> np.ndarray:
-        """Mean over its models, (n,)."""
+        """Mean prediction of all models, (n,)."""
         every = [self.locations(view, fold) for fold in range(len(self.folds))]
         found: np.ndarray = np.mean(every, axis=0)
         return found
 
 
 class NumberBase:
-    """Candidates and their weighted sum around the mean of the targets.
+    """Weighted sum of regressors around the mean of the targets.
 
-    `candidates` are those with a part in it; `weights` positive; `left_out` (n,) the training rows'
-    predictions, each by models that did not see the row; `rmse` those of each alone and of the sum.
+    `candidates` are the regressors of the sum; `weights` are positive; `left_out` (n,) are
+    predictions of the training rows by models not trained on them; `rmse` is the root mean squared
+    error of each regressor and of the sum.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class NumberBase:
 
 
 def given_regressor(model: Any) -> NumberCandidate:
-    """Wrap a regressor of the user's own; it sees standardised numbers and one-hot categories."""
+    """Candidate of a user's regressor, on standardised numbers and one-hot categories."""
     if isinstance(model, type) or not is_regressor(model):
         raise ValueError(
             f'estimator={model!r} is not usable. Give None, "auto", or a scikit-learn regressor.'
@@ -110,7 +111,7 @@ def given_regressor(model: Any) -> NumberCandidate:
 def number_candidates(
     encoder: TableEncoder, targets: np.ndarray, *, seed: int, n_jobs: int | None
 ) -> list[NumberCandidate]:
-    """Regressors worth trying for a table of this size, beside the forest."""
+    """Candidate regressors for a table of this size, beside the forest."""
     n_rows, width = len(targets), encoder.n_columns
     large = n_rows > LARGE
     ridge = NumberCandidate("ridge", RidgeCV(np.logspace(-3, 3, 13)), "dense", [])
@@ -149,7 +150,7 @@ def number_candidates(
 
 
 def _mlp(*, large: bool, seed: int) -> MLPRegressor:
-    """Two hidden layers, which find products of columns that no other candidate does."""
+    """MLP with two hidden layers; only this candidate learns products of columns."""
     settings: dict[str, Any] = {"alpha": 0.3, "batch_size": 32, "max_iter": 200}
     if large:
         settings = {"alpha": 0.03, "batch_size": 256, "max_iter": 60}
@@ -162,7 +163,7 @@ def _mlp(*, large: bool, seed: int) -> MLPRegressor:
 def number_forest(
     problem: Problem, settings: FitSettings, learned: np.ndarray
 ) -> tuple[NumberCandidate, np.ndarray]:
-    """Fit trees to samples of some rows; also predict each by those that did not learn it, (n,)."""
+    """Fit a forest to some rows, and its out-of-bag predictions of them, (n,)."""
     encoder, rows = problem.table
     candidate = NumberCandidate(FOREST, ExtraTreesRegressor(), "ordinal_filled", [])
     values, weight = candidate.standardised(problem.carried[learned]), problem.trusted_weight
@@ -186,11 +187,11 @@ def cross_fit_numbers(
     apart: np.ndarray,
     progress: Callable[[str], None],
 ) -> NumberBase:
-    """Cross-fit the candidates, and add them up with the weights that lower the squared error most.
+    """Cross-fit the candidates, and weight them for the least squared error.
 
-    After the first folds, candidates that bring the sum nothing are dropped. `known` holds left-out
-    predictions (n,) from elsewhere that take part; `apart` are positions of rows that no fold
-    learns from or holds out, which all models predict.
+    After the first two folds, candidates without use in the sum are dropped. `known` are left-out
+    predictions (n,) of other models in the sum. `apart` are positions of rows outside all folds;
+    they are predicted by all models.
     """
     (encoder, rows), targets, weight = problem.table, problem.carried, problem.trusted_weight
     out = {one.name: np.zeros(len(targets)) for one in candidates}
@@ -243,9 +244,10 @@ def predicted_as_new(
     folds: list[Fold],
     number: int,
 ) -> np.ndarray:
-    """Predict all rows by a base like this one that has not seen those of one fold, (n,).
+    """Predictions (n,) of all rows by a base refitted without one fold.
 
-    These are predicted as new rows are; each of the others is left out, as in a fit without them.
+    Rows of the fold are predicted like new rows; other rows get left-out predictions, as in a fit
+    without the fold.
     """
     encoder, rows = problem.table
     targets, weight, held_out = problem.carried, problem.trusted_weight, folds[number][1]
@@ -272,7 +274,7 @@ def predicted_as_new(
 def lean_weights(
     parts: dict[str, np.ndarray], targets: np.ndarray, weight: np.ndarray | None
 ) -> dict[str, float]:
-    """Positive weights of the sum with the least squared error, less those that hardly count."""
+    """Positive weights of the sum with the least squared error, without negligible ones."""
     center = _mean(targets, weight)
     root = np.ones(len(targets)) if weight is None else np.sqrt(weight)
     names = list(parts)

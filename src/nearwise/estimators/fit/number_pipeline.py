@@ -1,4 +1,4 @@
-"""The fit of a regressor: features, a base, the memory, and the width of the mixtures."""
+"""Fit of a regressor: features, base, memory, and width of the mixtures."""
 
 import copy
 from dataclasses import replace
@@ -44,21 +44,21 @@ from nearwise.estimators.progress import Progress
 from nearwise.memory import MemoryBank
 from nearwise.nn import shared_number_head
 
-_ROUNDS = 8  # of short fits at the most, where some targets may be wrong
-_SETTLED = 0.01  # mean change of the probabilities to be wrong that ends them
-_LEAST_TRUST = 1e-3  # of a target that looks wrong; a row of weight 0 would be no neighbor
-_FEWEST_FOLDS = 3  # of which one is predicted as new rows are, and the others by each other
-_ENOUGH = 400  # rows that are predicted as new ones; all folds of a smaller table
-_RIDGE = 0.02  # pull of the logarithm of the factor towards 0, in shares of the CRPS of few rows
+_ROUNDS = 8  # most rounds of short fits for label noise
+_SETTLED = 0.01  # rounds end at a smaller mean change of the probabilities to be wrong
+_LEAST_TRUST = 1e-3  # least trust of a target; with weight 0 a row would be no neighbor
+_FEWEST_FOLDS = 3  # fewest folds to predict one as new and cross-fit the others
+_ENOUGH = 400  # enough rows predicted as new; with fewer, all folds are used
+_RIDGE = 0.02  # penalty on the squared log of the factor, as a share of the CRPS
 
 
 def fit_numbers(
     problem: Problem, settings: FitSettings, progress: Progress, label_noise: Any = None
 ) -> NumberPredictor:
-    """Fit; where some targets may be wrong, by an expectation-maximisation over short fits first.
+    """Fit a regressor; with `label_noise` after an expectation-maximisation over short fits.
 
-    Each of these predicts all rows, left out, and says how probable it is that their targets are
-    wrong; the next one has them count for as much less.
+    Each short fit makes leave-one-out predictions and estimates the probability that each target
+    is wrong; the next fit weights the targets by the probability to be right.
     """
     if label_noise is None:
         return _fit(problem, settings, progress)
@@ -82,13 +82,13 @@ def fit_numbers(
 def _fit(
     problem: Problem, settings: FitSettings, progress: Progress, *, for_new_rows: bool = True
 ) -> NumberPredictor:
-    """Map the features, fit a base, remember the rows, and take the pretrained head.
+    """Fit features, base and memory, with the pretrained head.
 
-    The base begins with a forest, whose predictions of its own rows are out of bag. Unless the
-    preset is "instant", or rows are few, other regressors are cross-fitted and those that lower the
-    squared error join. Neighbors carry what the base, left out, was wrong by. Where rows are held
-    out once, all is cross-fitted on the others, and calibrated on them. Without `for_new_rows` only
-    remembered rows are predicted well.
+    The base starts with a forest, whose predictions of its training rows are out of bag. Unless
+    the preset is "instant", or rows are few, other regressors are cross-fitted and join if they
+    lower the squared error. Neighbors hold the residuals of the left-out base predictions. With a
+    hold-out split, models are cross-fitted on the training part and calibrated on the held-out
+    rows. Without `for_new_rows` the width is calibrated for remembered rows alone.
     """
     encoder = problem.table[0]
     targets, every = problem.carried, np.arange(len(problem.labels))
@@ -126,13 +126,13 @@ def _fit(
 
 
 def _some(positions: np.ndarray, settings: FitSettings) -> Tensor:
-    """Positions that mixtures are judged by, at most 2,000."""
+    """Random sample of positions for calibration, at most 2,000."""
     rng = np.random.default_rng(settings.seed)
     return torch.from_numpy(np.sort(rng.permutation(positions)[:JUDGED]))
 
 
 def _held_out(problem: Problem, settings: FitSettings) -> tuple[np.ndarray, np.ndarray | None]:
-    """Positions of the rows to learn from, and of those held out once, if any."""
+    """Positions of the training rows, and of the held-out rows or None."""
     every = np.arange(len(problem.labels))
     if not isinstance(share := settings.cv, float):
         return every, None
@@ -152,7 +152,7 @@ def _base(
     folds: list[Fold],
     progress: Progress,
 ) -> NumberBase | None:
-    """Fit what predicts the location, with a left-out prediction of every row."""
+    """Fit the base, with a left-out prediction of every row."""
     if settings.base is None:
         return None
     encoder, rows = problem.table
@@ -183,7 +183,7 @@ def _base(
 def _folds(
     problem: Problem, settings: FitSettings, train: np.ndarray, *, has_apart: bool
 ) -> list[Fold]:
-    """Folds of the rows to learn from, as positions among all rows."""
+    """Folds of the training rows, as positions among all rows."""
     if not has_apart and settings.folds:
         return problem.without_copies(settings.folds)
     n_folds = int(settings.cv) if isinstance(settings.cv, int) else auto_folds(len(train))
@@ -225,11 +225,11 @@ def _remember(
 
 
 def fit_spread(predictor: NumberPredictor, positions: Tensor) -> Spread:
-    """Choose the width of the mixtures with the least CRPS of remembered rows (n,), each left out.
+    """Width of the mixtures with the least leave-one-out CRPS of remembered rows (n,).
 
-    Not their place: what the base, left out, predicts for a row's neighbors has learned the row
-    itself, so that these rows would have the neighbors' mean residual ignored, which new rows gain
-    from.
+    Only the width is fitted, not the location. The base predictions of a row's neighbors were
+    trained on the row itself, so that a fit would ignore the neighbors' mean residual, which helps
+    for new rows.
     """
     return _fitted_width([_left_out(predictor, positions)], *_truth(predictor, positions))
 
@@ -241,14 +241,14 @@ def _new_to_left_out(
     folds: list[Fold],
     progress: Progress,
 ) -> float:
-    """Give the width that new rows want, over that of the same rows left out.
+    """Ratio of the best width for new rows to the leave-one-out width of the same rows.
 
-    It is smaller: what the base, left out, was wrong by at a row's neighbors has learned that row,
-    and new rows are predicted by the mean over the folds' models. Rows of some folds are therefore
-    predicted by a base, and from a memory, that have seen nothing of them.
+    It is below 1: the residuals of a row's neighbors come from base models trained on that row,
+    and new rows are predicted by the mean over the folds' models. To measure it, rows of some
+    folds are predicted by a base and a memory without the fold.
     """
     views, models = predictor.views, predictor.row_models
-    assert models.base is not None  # else nothing has learned a row
+    assert models.base is not None  # guaranteed by the caller
     new: list[Mixture] = []
     positions: list[Tensor] = []
     for number, (_, held_out) in enumerate(folds):
@@ -274,19 +274,19 @@ def _new_to_left_out(
 
 
 def _left_out(predictor: NumberPredictor, positions: Tensor) -> Mixture:
-    """Predict remembered rows (n,), each without itself, in mixtures as wide as the head's."""
+    """Leave-one-out mixtures of remembered rows (n,), not widened."""
     retrieved = predictor.retrieve_remembered(positions)
     return predictor.plain(predictor.head.predict(retrieved.spaces), retrieved)
 
 
 def _truth(predictor: NumberPredictor, positions: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Targets of remembered rows, and how much they count, (n,)."""
+    """Targets and weights of remembered rows, (n,)."""
     weight = predictor.views.trusted_weight[positions].double().numpy()
     return predictor.views.bank.columns[TARGET][positions].numpy(), weight
 
 
 def _fitted_width(parts: list[Mixture], targets: np.ndarray, weight: np.ndarray) -> Spread:
-    """Choose one factor for the width of the mixtures of all parts by their CRPS."""
+    """Choose the common width factor of the mixtures of all parts by the CRPS."""
     apart = np.concatenate([part.apart() for part in parts])
     own = np.split(targets, np.cumsum([len(part) for part in parts])[:-1])
 

@@ -1,4 +1,4 @@
-"""Checks of the estimator's parameters, and what "auto" means for the rows at hand."""
+"""Checks of the estimator's parameters, and resolution of "auto" for the training rows."""
 
 import hashlib
 import math
@@ -17,13 +17,13 @@ from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
 
-_HELD_OUT = 0.1  # share held out where "auto" holds rows out once, more of few rows
-_MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
+_HELD_OUT = 0.1  # share of a hold-out split by "auto"; more with few rows
+_MOST_HELD_OUT = 0.5  # largest share, so that enough rows stay in the memory
 
-# What decides the networks of a fit, whose checkpoints may then serve it.
+# Settings that determine the networks of a fit, and so its checkpoints.
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "cv")
 
-# Parameters of a fit that trains nothing, and settings that have no use in it.
+# Allowed parameters of preset "instant", which trains nothing, and settings without use in it.
 _OF_INSTANT: dict[str, tuple[Any, ...]] = {
     "estimator": ("auto", None),
     "embedder": ("auto", "identity"),
@@ -47,9 +47,9 @@ def check_settings(
     folds: Sequence[Fold] = (),
     given: Callable[[Any], Candidate] = given_candidate,
 ) -> FitSettings:
-    """Check every parameter against the training rows and decide what "auto" means.
+    """Check every parameter against the training rows, and resolve "auto".
 
-    `folds` are those of a splitter (`given_folds`); `given` refuses a base that is not usable.
+    `folds` come from a splitter (`given_folds`); `given` raises ValueError for an unusable base.
     """
     for name, allowed in _CHOICES.items():
         value = getattr(params, name)
@@ -90,7 +90,7 @@ def check_settings(
 
 
 def _check_instant(params: Any, settings: Settings, n_views: int, images: bool) -> None:
-    """Refuse what a fit that trains nothing cannot do."""
+    """Raise ValueError for parameters that do not fit preset "instant"."""
     if images or n_views > 1:
         raise ValueError(
             'preset="instant" is for tables and ready embeddings in one view: images need a '
@@ -109,7 +109,7 @@ def _check_instant(params: Any, settings: Settings, n_views: int, images: bool) 
 
 
 def _check_unused(params: Any, settings: Settings) -> None:
-    """Refuse what the pretrained head has no use for."""
+    """Raise ValueError for settings without use in the preset, and for too many neighbors."""
     usual, unused = Settings(), _UNUSED_BY_INSTANT if params.preset == "instant" else ()
     changed = [name for name in unused if getattr(settings, name) != getattr(usual, name)]
     if changed:
@@ -126,7 +126,7 @@ def _check_unused(params: Any, settings: Settings) -> None:
 
 
 def _check_embedder(settings: Settings, images: bool) -> None:
-    """Refuse an embedder for other rows than those given."""
+    """Raise ValueError for an embedder of tables with images, or the reverse."""
     name = settings.embedder
     if images and name in TABLE_EMBEDDERS[1:]:
         raise ValueError(
@@ -148,7 +148,7 @@ def _check_embedder(settings: Settings, images: bool) -> None:
 
 
 def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
-    """Refuse a share that holds out too few rows to fit heads and calibration to."""
+    """Raise ValueError if a share holds out too few rows for heads and calibration."""
     least = max(FEWEST_HELD_OUT, n_classes)
     if round(fraction * n_rows) < least:
         share = _share_of(least, n_rows)
@@ -161,7 +161,7 @@ def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
 
 
 def _usual_fraction(n_rows: int, n_classes: int) -> float:
-    """Share that is held out by default: more than usual of few rows."""
+    """Default share of a hold-out split: larger with few rows."""
     enough = _share_of(max(FEWEST_HELD_OUT, n_classes), n_rows)
     return min(max(_HELD_OUT, enough), _MOST_HELD_OUT)
 
@@ -178,7 +178,7 @@ def _check_cv(
     n_views: int,
     images: bool,
 ) -> int | float | Literal["auto"]:
-    """Folds of a cross-fit ("auto": by the number of rows), or the share of rows held out once."""
+    """Return the number of folds of a cross-fit (or "auto"), or the share of a hold-out split."""
     cv: Any = "auto" if params.cv is None else params.cv
     by_rows = isinstance(cv, str) and cv == "auto"
     if folds:
@@ -228,10 +228,10 @@ def check_checkpoint(
     weight: np.ndarray | None,
     groups: np.ndarray | None = None,
 ) -> FitSettings:
-    """Point the settings at the checkpoint folder of this very fit.
+    """Set the checkpoint folder of this fit.
 
-    The folder's name carries a hash of the data and of the settings that decide the networks, so
-    another fit never resumes from it, and one that differs in its heads alone trains no network.
+    The folder's name has a hash of the data and of the settings that determine the networks. Other
+    fits never resume from it, and a fit that differs only in its heads trains no network.
     """
     if settings.checkpoint_dir is None:
         return settings
@@ -258,7 +258,7 @@ def check_checkpoint(
         base = settings.base
         named = base if base is None or isinstance(base, str) else type(base).__qualname__
         own = sorted(base.get_params().items()) if named != base else None
-        # Networks are then fitted to labels that votes and the base made most probable.
+        # Networks are then fitted to labels estimated from votes and the base.
         of_labels = (
             settings.label_fitter.description,
             settings.n_neighbors,

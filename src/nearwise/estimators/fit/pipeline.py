@@ -1,6 +1,6 @@
-"""The fit: rows of one fold at a time are predicted as new, and decide on all that is learned.
+"""Fit of a classifier; every choice is made on out-of-fold predictions.
 
-Tables are cross-fitted, or one fold is held out once, as it always is for images.
+Tables are cross-fitted or have a hold-out split; images always have a hold-out split.
 """
 
 import copy
@@ -86,19 +86,19 @@ from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
 from nearwise.training import HeadRows
 
-FEWEST = 32  # rows below which learning on the table makes predictions too sure
-_TUNED = 3  # folds whose heads are trained further
-_TUNED_MANY = 2  # the same beside Gaussian classes of many rows
-_HEADS = 5  # folds of rows that are held out once
+FEWEST = 32  # with fewer rows, training on the table makes predictions overconfident
+_TUNED = 3  # folds with a fine-tuned head
+_TUNED_MANY = 2  # the same, beside Gaussian classes of many rows
+_HEADS = 5  # folds of a hold-out split for fine-tuning the head
 _EPOCHS_OF_VIEWS = 12
 _NEIGHBORS = "neighbors"
-_LEAST = -1e4  # log-probability of what cannot be
-_OF_GROUPS = 5  # folds of groups by which Gaussian classes leave them out
-_WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
+_LEAST = -1e4  # log-probability of an impossible class
+_OF_GROUPS = 5  # folds of groups in left-out predictions of Gaussian classes
+_WORTH = 0.05  # least relative fall of the NLL by neighbors, and by a trained key space
 
 
 def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
-    """Fit to the folds of the settings: cross-fitted, or one fold that is held out once."""
+    """Fit a classifier, cross-fitted or with a hold-out split as in the settings."""
     if isinstance(share := settings.cv, float):
         check_held_out(len(problem.labels), problem.n_classes, share)
         fold = problem.without_copies(settings.folds) or [
@@ -119,7 +119,7 @@ def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> 
 
 
 def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
-    """Train networks on all rows but those of the fold, and remember all."""
+    """Fit an image classifier: networks train on rows outside the fold, the memory has all."""
     models = fit_image_networks(problem, settings, progress)
     problem.choice["base"] = "the networks' heads" if models.has_base else None
     progress.stage("memory")
@@ -137,16 +137,15 @@ def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> 
 
 
 def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
-    """Map the features, fit a base, remember the rows, and take the pretrained head.
+    """Fit features, base and memory of a table, with the pretrained head.
 
-    The base begins with a forest, whose out-of-bag predictions the head compares; where that is
-    better for ready embeddings, with Gaussian classes, which leave each row out exactly. With the
-    preset "instant", and for few rows, temperatures are fitted to remembered rows, each left out;
-    without a forest nothing then depends on a row's own label. Else the head is trained further,
-    and a trained key space and other classifiers join, by rows of one fold at a time, which are
-    found in a memory and predicted by classifiers of the other rows, as new rows will be. Later
-    the forest, the key space and the memory are of all rows, and of the other classifiers the mean
-    over the folds predicts.
+    The base starts with a forest, whose out-of-bag predictions the head compares. For ready
+    embeddings it starts with Gaussian classes if these are better; they leave each row out
+    exactly. With the preset "instant", and with few rows, temperatures are fitted to leave-one-out
+    predictions; without a forest these are independent of the row's own label. Otherwise the head
+    is fine-tuned, and a trained key space and other classifiers may join. These are fitted fold by
+    fold: memory and classifiers of the other rows predict the fold like new rows. At the end,
+    forest, key space and memory have all rows, and other classifiers average over the folds.
     """
     every = np.arange(len(problem.labels))
     chosen_on = problem.folds[0][0] if problem.is_held_out else every
@@ -205,7 +204,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> C
 
 
 def _predictor(problem: Problem, models: RowModels, views: MemoryViews) -> ClassPredictor:
-    """Put the parts together, with the head as it comes."""
+    """Predictor of the fitted parts, with the head not fine-tuned."""
     return ClassPredictor(
         encoder=problem.encoder,
         row_models=models,
@@ -227,11 +226,11 @@ def _with_head(
     progress: Progress,
     keyed: list[KeyedRows],
 ) -> ClassPredictor:
-    """Train the head further, and fit its share and the temperatures.
+    """Fine-tune the head, and fit its share and the temperatures.
 
-    `tries` are all rows, or those of the fold held out, in all views one after the other, with
-    their neighbors in the first spaces of the memory; more spaces are searched where these rows are
-    then predicted clearly better. `keyed` are all rows in each view, where they are known.
+    `tries` are the rows (all, or the held-out ones, view after view) with neighbors in more and
+    more spaces of the memory; more spaces are used only if the predictions are clearly better.
+    `keyed` are all rows in each view, if known.
     """
     folds, n_rows = problem.folds, len(tries[0])
     n_heads = _TUNED_MANY if problem.is_gaussian and n_rows > LARGE else _TUNED
@@ -240,7 +239,7 @@ def _with_head(
         n_rows, n_heads = len(held_out), _HEADS
         held_groups = problem.groups_at(held_out)
         split = make_folds(problem.labels[held_out], n_heads, settings.seed, held_groups)
-        starts = n_rows * np.arange(predictor.n_views)[:, None]  # of each view, below each other
+        starts = n_rows * np.arange(predictor.n_views)[:, None]  # first row of each view
         folds = [((starts + train).ravel(), (starts + held).ravel()) for train, held in split]
     model = problem.label_model
     data, *others = tries
@@ -267,13 +266,13 @@ def _with_head(
     else:
         keyed = [predictor.row_models(rows.take(held_out)).cpu() for rows in problem.all_views]
     ids = of_held if problem.ids is None else problem.ids[of_held]
-    order = torch.argsort(rows)  # the folds of one that is held out cover it
+    order = torch.argsort(rows)  # the folds cover all held-out rows
     merged = calibrated_views(tuned, fit.take(order), data, problem, settings, ridge=ridge)
     return replace(merged, judged_views=JudgedRows(ids, keyed))
 
 
 def _head_rows(problem: Problem, spaces: list[NeighborSet], base_log_proba: Tensor) -> HeadRows:
-    """Rows for the head: all of them, or in all views those of the fold that is held out."""
+    """Rows for the head: all rows, or the held-out rows in all views."""
     labels, weight = problem.truth, problem.judging_weight
     if problem.is_held_out:
         at = torch.from_numpy(problem.folds[0][1]).repeat(len(problem.all_views))
@@ -283,7 +282,7 @@ def _head_rows(problem: Problem, spaces: list[NeighborSet], base_log_proba: Tens
 
 
 def _learns(problem: Problem, settings: FitSettings) -> bool:
-    """Whether more than one classifier is learned on the table; of few rows only on request."""
+    """Whether models beyond the first base are trained; with few rows only on request."""
     if problem.is_held_out:
         return True
     if settings.preset == "instant" or len(problem.labels) >= FEWEST:
@@ -294,19 +293,19 @@ def _learns(problem: Problem, settings: FitSettings) -> bool:
 
 
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
-    """Whether a forest of the fit's own measures which rows are alike; it also joins the base."""
+    """Whether a forest joins the base; the head also compares its predictions."""
     large = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
     return settings.base == "auto" and not large and not problem.views and not problem.is_gaussian
 
 
 def _may_be_gaussian(problem: Problem, settings: FitSettings) -> bool:
-    """Whether to try Gaussian classes; rows that are held out must not be learned by them."""
+    """Whether to try Gaussian classes; not with a hold-out split, as they train on all rows."""
     ready = ready_embeddings(problem.table[0])
     return settings.base == "auto" and ready and not problem.is_held_out
 
 
 def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
-    """Make a base of one classifier, which predicts each row by `left_out` (n, C)."""
+    """Make a base of one classifier with left-out log-probabilities `left_out` (n, C)."""
     base = Base([], {candidate.name: 1.0}, problem.n_classes)
     base.oof_log_proba = left_out.double().numpy()
     base.nll = {candidate.name: tempered_nll(base.oof_log_proba, *problem.judged)}
@@ -316,10 +315,10 @@ def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
 def _better_gaussian(
     problem: Problem, settings: FitSettings
 ) -> tuple[tuple[Candidate, Tensor] | None, ExtraTreesClassifier | None]:
-    """Give what `_gaussian` does if it predicts left-out rows better than votes, else None.
+    """Gaussian classes if they predict left-out rows better than votes, else None.
 
-    Of few rows half of a forest is tried as well, which comes second: many columns of numbers need
-    not be an embedding.
+    With few rows they must also beat half a forest, which is returned too: a table with many
+    numeric columns need not be an embedding.
     """
 
     def nll(left_out: Tensor) -> float:
@@ -335,9 +334,9 @@ def _better_gaussian(
 
 
 def _gaussian(problem: Problem) -> tuple[Candidate, Tensor]:
-    """Fit Gaussian classes, with a temperature fitted to the rows, each left out.
+    """Fit Gaussian classes, with a temperature fitted to leave-one-out predictions.
 
-    Gives the left-out log-probabilities (n, C).
+    Also returns the left-out log-probabilities (n, C).
     """
     labels, weight = problem.labels, problem.weight
     arrays, scores = fit_gaussian(*problem.table, labels, weight)
@@ -355,13 +354,13 @@ def _gaussian(problem: Problem) -> tuple[Candidate, Tensor]:
 
 
 def _without_groups(problem: Problem, labels: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Log-probabilities (n, C) of each row by Gaussian classes without some groups, its own too."""
+    """Log-probabilities (n, C) of each row from Gaussian classes fitted without its group."""
     encoder, rows = problem.table
     parts = np.full((len(labels), problem.n_classes), _LEAST)
     for train, held_out in make_folds(problem.labels, _OF_GROUPS, 0, problem.groups):
         some = None if weight is None else weight[train]
         if some is not None and not some.any():
-            continue  # nothing is learned without them
+            continue  # no weight is left for a fit
         model = Gaussian(fit_gaussian(encoder, rows.take(train), labels[train], some)[0])
         proba = model.predict_proba(encoder.dense(rows.take(held_out)))
         log_proba = np.maximum(np.log(np.maximum(proba, np.finfo(float).tiny)), _LEAST)
@@ -370,7 +369,7 @@ def _without_groups(problem: Problem, labels: np.ndarray, weight: np.ndarray | N
 
 
 def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
-    """Train one network per fold whose head may join the base, where one is worth trying."""
+    """Train one network per fold, whose heads may join the base; None if not useful."""
     kind = embedder_kind(problem, settings)
     if kind in (None, "table") or settings.base is None:
         problem.choice["embedder"] = "identity"
@@ -390,10 +389,10 @@ def _forest(
     smaller: int = 1,
     begun: ExtraTreesClassifier | None = None,
 ) -> tuple[Candidate, Tensor]:
-    """Fit trees to samples of some rows, and predict these by trees that did not learn them.
+    """Fit a forest to some rows, and its out-of-bag predictions of them.
 
-    Gives log-probabilities (n_rows, C); the class shares where a row is in all samples. `smaller`
-    divides the number of trees; `begun` are the first trees of the same forest.
+    Returns log-probabilities (n_rows, C); the class shares if a row is in all samples. `smaller`
+    divides the number of trees; `begun` is a forest with the first trees.
     """
     encoder, encoded = problem.table
     options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
@@ -424,9 +423,9 @@ def _remember(
     base_log_proba: Tensor | None,
     label_model: LabelModel,
 ) -> MemoryViews:
-    """Fill a memory with some rows, their predictions out of bag and those of the whole base.
+    """Fill a memory with some rows, their out-of-bag and base predictions.
 
-    `keys` (n, width) are those of all rows, by the names of the spaces.
+    `keys` (n, width) are the keys of all rows, by space.
     """
     at = torch.from_numpy(rows)
     columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
@@ -461,7 +460,7 @@ def _remember(
 
 
 def measure_spaces(views: MemoryViews, settings: FitSettings) -> None:
-    """Search the spaces of a filled memory from now on, each in its unit."""
+    """Set up the search of all spaces of a filled memory, each with its unit."""
     k = min(settings.n_neighbors, views.n_others)
     metrics = {"features": settings.metric}
     names = views.bank.keys
@@ -469,12 +468,12 @@ def measure_spaces(views: MemoryViews, settings: FitSettings) -> None:
 
 
 class _LeftOut:
-    """One fold, which is found in and predicted by the others.
+    """One fold, predicted by memory and models of the other rows.
 
     Attributes
     ----------
     opinion : Tensor of shape (n, C) or None
-        Log-probabilities of its rows by a forest of the others, where one takes part.
+        Log-probabilities of the fold's rows by a forest of the others; None without a forest.
     """
 
     def __init__(self, problem: Problem, settings: FitSettings, number: int) -> None:
@@ -493,9 +492,9 @@ class _LeftOut:
             self.opinion = as_float(log_softmax(log_proba, axis=1))
 
     def retrieve(self, keys: dict[str, Tensor], view: dict[str, Tensor] | None = None) -> Retrieval:
-        """Find its rows' neighbors among the others.
+        """Neighbors of the fold's rows among the other rows.
 
-        Keys (n, width) are those of all rows, and of all rows in one view, by default the same.
+        `keys` (n, width) of all rows fill the memory; `view`, by default the same, has the queries.
         """
         problem, settings = self.problem, self.settings
         views = _remember(
@@ -509,19 +508,19 @@ class _LeftOut:
         return views.retrieve(queries, prior, problem.n_classes)
 
     def trained_keys(self, progress: Progress) -> Tensor:
-        """Keys (n, width) of all rows by a network of the others."""
+        """Keys (n, width) of all rows by a network trained without the fold."""
         problem, number = self.problem, self.number
         network = fit_keys(problem, self.settings, self.train, number, progress)
         return network.keys(0, *problem.table)
 
     def nll(self, found: Retrieval) -> float:
-        """Mean NLL of its rows by the head as it comes."""
+        """Mean NLL of the fold's rows by the head, not fine-tuned."""
         problem, at = self.problem, self.at
         log_proba = shared_head().predict(found.spaces, self.opinion).log_proba
         return mean_nll(log_proba, problem.truth[at], problem.row_weight[at], problem.label_model)
 
     def nll_of_forest(self) -> float:
-        """Mean NLL of its rows by the forest, at the best temperature; infinite without one."""
+        """Mean NLL of the fold's rows by the forest at its best temperature; inf without one."""
         problem, at = self.problem, self.at.numpy()
         if self.opinion is None:
             return math.inf
@@ -537,10 +536,10 @@ def _as_new(
     keyed: list[KeyedRows],
     progress: Progress,
 ) -> tuple[list[NeighborSet], Tensor | None]:
-    """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out.
+    """Neighbors and forest predictions (n, C) of each row, with its fold left out.
 
-    Where neighbors of the first fold add to the forest, the trained key space is tried there, and
-    kept where it adds to these. Of a fold that is held out only its own rows, in all views.
+    If neighbors of the first fold improve on the forest, a trained key space is tried there, and
+    used if it improves further. With a hold-out split only the held-out rows, in all views.
     """
     if len(keyed) > 1:
         fold = _LeftOut(problem, settings, 0)
@@ -570,7 +569,7 @@ def _as_new(
     if problem.is_held_out:
         return spaces, known[0] if known else None
     held_out = np.concatenate([rows for _, rows in problem.folds])
-    # Rows that are never held out weigh nothing.
+    # Rows that are never held out have weight 0.
     position = torch.zeros(len(problem.labels), dtype=torch.int64)
     position[held_out] = torch.arange(len(held_out))
     spaces = [space.take(position) for space in spaces]
@@ -590,10 +589,10 @@ def _cross_fitted(
     embedding: Embedding | None,
     progress: Progress,
 ) -> tuple[Base | None, HeadRows]:
-    """Cross-fit classifiers, and keep those that add to what the base begins with and neighbors.
+    """Cross-fit classifiers, and keep those that improve on the neighbors and the first base.
 
-    Also gives every row as the head would see it, were it new; of a fold that is held out only its
-    own, in all views. A classifier of the user's own is taken in any case.
+    Also returns the head's inputs of every row as if new; with a hold-out split only of the
+    held-out rows, in all views. A user's classifier is always kept.
     """
     spaces, opinion = _as_new(problem, settings, keys, keyed, progress)
     base, n = None, len(problem.labels)
@@ -638,7 +637,7 @@ def _cross_fitted(
 
 
 def _of_every(problem: Problem, log_proba: Tensor) -> Tensor:
-    """Predictions (n, C) of all rows: the class shares of those that are not in the one fold."""
+    """Predictions (n, C) of all rows; with a hold-out split class shares for the other rows."""
     if not problem.is_held_out:
         return log_proba
     every, (_, held_out) = problem.prior.log().repeat(len(problem.labels), 1), problem.folds[0]
@@ -647,7 +646,7 @@ def _of_every(problem: Problem, log_proba: Tensor) -> Tensor:
 
 
 def _of_view(base: Base | None, embedding: Embedding | None, problem: Problem, rows: Any) -> Tensor:
-    """Predictions (n, C) of rows by a base without a forest, or the class shares."""
+    """Log-probabilities (n, C) of rows by a base without a forest, or of the class shares."""
     if base is None:
         return problem.prior.log().expand(len(rows), -1)
     parts = base.parts(problem.table[0], rows)
@@ -657,7 +656,7 @@ def _of_view(base: Base | None, embedding: Embedding | None, problem: Problem, r
 
 
 def _of_networks(embedding: Embedding, problem: Problem) -> np.ndarray:
-    """Log-probabilities (n, C) of every row by the head of the network that left it out."""
+    """Out-of-fold log-probabilities (n, C) of every row by the network heads."""
     out = np.zeros((len(problem.labels), problem.n_classes))
     if problem.is_held_out:
         _, held_out = problem.folds[0]
@@ -672,12 +671,12 @@ def _of_networks(embedding: Embedding, problem: Problem) -> np.ndarray:
 def _candidates(
     problem: Problem, settings: FitSettings, embedding: Embedding | None
 ) -> list[Candidate]:
-    """Classifiers to cross-fit beside what the base begins with."""
+    """Classifiers to cross-fit beside the first base."""
     if not isinstance(settings.base, str):
         return [given_candidate(settings.base)]
     encoder, n_rows = problem.table[0], len(problem.labels)
     if embedding is not None and n_rows > LARGE and ready_embeddings(encoder):
-        return []  # the network is ahead of a linear model, which would cost more time
+        return []  # a linear model would cost more time and be worse than the network
     found = auto_candidates(
         encoder,
         n_rows,
@@ -685,7 +684,7 @@ def _candidates(
         seed=settings.seed,
         n_jobs=settings.n_jobs,
     )
-    if problem.is_gaussian:  # trees would be slow and weak there
+    if problem.is_gaussian:  # trees would be slow and weak on embeddings
         return [one for one in found if one.name == "logistic"]
     return [one for one in found if one.name != FOREST]
 
@@ -693,7 +692,7 @@ def _candidates(
 def _calibrated(
     predictor: ClassPredictor, problem: Problem, settings: FitSettings
 ) -> ClassPredictor:
-    """Fit the temperatures, and the correction for the class prior."""
+    """Fit temperatures and class-prior correction to leave-one-out predictions."""
     n = len(problem.labels)
     some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:JUDGED])
     rows = torch.from_numpy(some)

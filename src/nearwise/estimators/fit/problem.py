@@ -1,4 +1,4 @@
-"""What a fit works on: checked settings, the encoded training rows and their folds."""
+"""Input of a fit: checked settings, the encoded training rows and their folds."""
 
 import math
 import textwrap
@@ -36,21 +36,20 @@ from nearwise.estimators.settings import Preset, Settings
 from nearwise.functional import Metric
 from nearwise.names import listed
 
-LATEST = "latest"  # cv that holds out the last rows once
+LATEST = "latest"  # value of cv that holds out the last rows
 _LATEST_SHARE = 0.2
-FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
+FEWEST_HELD_OUT = 20  # fewest held-out rows for heads and temperatures
 MOST_FOLDS = 100  # each fits a forest and fills a memory
 
-Fold = tuple[np.ndarray, np.ndarray]  # positions of the rows to learn from, and of those held out
+Fold = tuple[np.ndarray, np.ndarray]  # positions of training rows and of held-out rows
 
 
 class Unseen(NamedTuple):
-    """What is known of the training rows without their own given labels.
+    """Keys and predictions of the training rows, independent of their own given labels.
 
-    `keys` (n, width): neighbors in them do not depend on the labels that the neighbors carry.
-    `log_proba` (n, C) are of the given labels, by networks that did not see the row; None without
-    networks. `agreement` is the share of the rows held out of which two of them predict the same
-    class.
+    `keys` (n, width): neighbors in this space do not depend on labels. `log_proba` (n, C) are
+    predictions of the given labels by networks not trained on the row; None without networks.
+    `agreement` is the share of held-out rows with the same class predicted by two networks.
     """
 
     keys: Tensor
@@ -59,9 +58,9 @@ class Unseen(NamedTuple):
 
 
 class LabelFitter:
-    """Fits the label model of a problem; this one leaves labels as they are given.
+    """Fitter of the label model of a problem; this one assumes no label noise.
 
-    `description` is plain data that distinguishes fitters; None for this one.
+    `description` is plain data that distinguishes fitters; None without label noise.
     """
 
     description: Any = None
@@ -73,14 +72,14 @@ class LabelFitter:
         unseen: Callable[[], Unseen],
         progress: Progress,
     ) -> None:
-        """Set `problem.label_model`; `unseen` gives what is known of rows without their labels."""
+        """Set `problem.label_model`; `unseen` returns keys and predictions without own labels."""
 
 
 class FitSettings(Settings):
-    """Settings and parameters of the estimator, checked for the rows at hand.
+    """Settings and parameters of the estimator, checked for the training rows.
 
-    What "auto" means is decided for all but `base` (the parameter `estimator`) and `embedder`, and
-    for `cv` where rows are held out once. `folds` are those of a splitter, else empty.
+    "auto" is resolved except in `base` (the parameter `estimator`), in `embedder`, and in `cv`
+    without a hold-out split. `folds` come from a splitter, else empty.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -100,13 +99,13 @@ class FitSettings(Settings):
 
 @dataclass
 class Problem:
-    """The training rows of one fit, and what it notes: its choices and training curves.
+    """Training rows of one fit, and its record of choices and training curves.
 
-    `views` are further views of the same rows; `ids` those of rows that were remembered before;
-    `targets` are those of a regressor, whose rows are then all of one class, and `trust` (n,) the
-    probabilities of these to be right, where some may be wrong; `groups` numbers the
-    groups of rows that are left out together, and `group_column` is the memory's column of that;
-    `is_gaussian`: Gaussian classes and not a forest begin the base.
+    `views` are further views of the same rows; `ids` are ids of already remembered rows; `targets`
+    are those of a regressor, with all rows in one class; `trust` (n,) are the probabilities that
+    they are right, under label noise; `groups` are numbers of groups left out together, and
+    `group_column` is their column of the memory; `is_gaussian`: the base starts with Gaussian
+    classes, not a forest.
     """
 
     encoder: AnyEncoder
@@ -129,7 +128,7 @@ class Problem:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def group(self, given: np.ndarray | None, *, copies: bool = True) -> None:
-        """Set the groups of rows: those of these digests (n,), or where wished those of copies."""
+        """Set the groups of rows by digests (n,), or with `copies` by equal rows."""
         digests, name = given, GROUP
         if given is None and copies:
             digests, name = copied_rows(self.rows), COPIES
@@ -139,7 +138,7 @@ class Problem:
         numbers = shared_groups(column)
         groups = None if numbers is None else numbers.numpy()
         if name == COPIES and lone_rows(self.labels, groups).all():
-            return  # copies of one row are all there is of a class
+            return  # every class has only copies of one row
         self.group_column, self.groups = {name: column}, groups
         self.choice["groups"] = {"of": name, "n": len(np.unique(digests))}
 
@@ -148,9 +147,9 @@ class Problem:
         return None if self.groups is None else self.groups[rows]
 
     def without_copies(self, folds: list[Fold]) -> list[Fold]:
-        """Have given folds learn from no copy of a row that they hold out.
+        """Remove copies of held-out rows from the training parts of given folds.
 
-        ValueError if one then learns from no row of a class.
+        ValueError if a training part then lacks a class.
         """
         if self.groups is None or COPIES not in self.group_column:
             return folds
@@ -170,34 +169,34 @@ class Problem:
 
     @property
     def carried(self) -> np.ndarray:
-        """What the rows carry: class positions, or numbers; (n,)."""
+        """Class positions of the rows, or targets of a regressor, (n,)."""
         return self.labels if self.targets is None else self.targets
 
     @property
     def trusted_weight(self) -> np.ndarray | None:
-        """How much each target counts: its row's weight times its trust; (n,), None for ones."""
+        """Weight of each target: the row's weight times its trust, (n,); None means ones."""
         if self.trust is None or self.weight is None:
             return self.weight if self.trust is None else self.trust
         return self.weight * self.trust
 
     @property
     def is_held_out(self) -> bool:
-        """Whether there is one fold, whose rows are held out once."""
+        """Whether there is a hold-out split: a single fold."""
         return len(self.folds) == 1
 
     @property
     def all_views(self) -> list[Any]:
-        """The rows in all their views, of the kind that the encoder makes."""
+        """Encoded rows in all their views."""
         return [self.rows, *self.views]
 
     @property
     def target(self) -> Target:
-        """Labels and weights that networks are fitted to."""
+        """Training labels and weights of networks."""
         return self.label_model.target(self.labels, self.weight)
 
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:
-        """Encoder and rows, where they are a table's; images never come here."""
+        """Encoder and rows of a table; not for images."""
         return cast(TableEncoder, self.encoder), cast(Encoded, self.rows)
 
     @property
@@ -207,13 +206,13 @@ class Problem:
 
     @property
     def judged(self) -> tuple[np.ndarray, np.ndarray | None, LabelModel]:
-        """What predictions of all rows, each left out, are measured by: labels, weights (n,)."""
+        """Arguments of left-out losses: labels and weights (n,), and the label model."""
         weight = judging_weight(self.labels, self.weight, self.groups)
         return self.labels, weight, self.label_model
 
     @property
     def judging_weight(self) -> Tensor:
-        """As `row_weight`, but 0 for the only row of a class; float32 (n,)."""
+        """Row weights, with 0 for the only row or group of a class; float32 (n,)."""
         weight = self.judged[1]
         return self.row_weight if weight is None else as_float(weight)
 
@@ -224,20 +223,20 @@ class Problem:
 
     @property
     def prior(self) -> Tensor:
-        """Weighted class shares, each class counted half a row more; float32 (C,)."""
+        """Weighted class shares, smoothed by half a row per class; float32 (C,)."""
         counts = self.label_model.class_counts(self.truth, self.row_weight, self.n_classes) + 0.5
         return counts / counts.sum()
 
 
 def auto_folds(n_rows: int) -> int:
-    """Folds of a cross-fit that `cv="auto"` takes: fewer where each costs much."""
+    """Choose the number of folds for `cv="auto"`: fewer for large tables."""
     return 3 if n_rows > LARGE else 5
 
 
 def held_out_fold(
     labels: np.ndarray, share: float, seed: int, groups: np.ndarray | None = None
 ) -> Fold:
-    """Hold out a share of the rows of each class; of groups whole ones, about so many rows."""
+    """Hold out a share of the rows per class; with groups whole groups of about that share."""
     if groups is None:
         return hold_out(labels, share, seed)
     n_folds = max(2, round(1 / min(share, 1 - share)))
@@ -256,7 +255,7 @@ def held_out_fold(
 def cross_fit_folds(
     labels: np.ndarray, n_folds: int, seed: int, groups: np.ndarray | None = None
 ) -> list[Fold]:
-    """Stratified folds; the only row of a class is never held out, and all learn from it."""
+    """Stratified folds; the only row of a class is in every training part."""
     lone = lone_rows(labels, groups)
     rest, always = np.flatnonzero(~lone), np.flatnonzero(lone)
     of_rest = None if groups is None else groups[rest]
@@ -269,40 +268,40 @@ def cross_fit_folds(
 def make_folds(
     labels: np.ndarray, n_folds: int, seed: int, groups: np.ndarray | None = None
 ) -> list[Fold]:
-    """Stratified folds, each group in one; at most as many as groups, or the largest class's rows.
+    """Stratified folds, with each group in one fold.
 
-    Without groups a row is one of its own.
+    At most as many folds as groups, or rows of the largest class.
     """
     largest = int(np.bincount(labels).max())
     most = largest if groups is None else min(largest, len(np.unique(groups)))
-    # Where no class has two rows there is nothing to stratify by.
+    # Without a class of two rows, stratification is impossible.
     kind = KFold if largest < 2 else StratifiedKFold if groups is None else StratifiedGroupKFold
     splitter = kind(max(2, min(n_folds, most)), shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        # A rare class is missing from some folds; the base's floor and the neighbors stand in.
+        # A rare class is missing from some folds; the base's floor and the neighbors replace it.
         warnings.filterwarnings("ignore", message="The least populated class")
         folds = list(splitter.split(np.zeros(len(labels)), labels, groups))
     return [(train, held_out) for train, held_out in folds if len(train) and len(held_out)]
 
 
 def is_splitter(cv: Any) -> bool:
-    """Whether `cv` says which rows are held out: a splitter, or pairs of positions."""
+    """Whether `cv` specifies the held-out rows: a splitter, or pairs of positions."""
     if isinstance(cv, str | bytes | Number | type):
         return False
     return hasattr(cv, "split") or isinstance(cv, Iterable)
 
 
 def has_fixed_positions(cv: Any) -> bool:
-    """Whether `cv` is for the rows of one table, by their positions."""
+    """Whether `cv` has fixed row positions, and so fits only one table."""
     return is_splitter(cv) and (not hasattr(cv, "split") or isinstance(cv, PredefinedSplit))
 
 
 def given_folds(
     cv: Any, rows: Any, labels: np.ndarray, groups: np.ndarray | None = None
 ) -> list[Fold]:
-    """Folds by a splitter or by pairs of positions, checked; none where `cv` is neither.
+    """Check and return the folds of a splitter, of pairs of positions or of "latest"; else none.
 
-    The only row (or group) of a class is never held out, and all learn from it.
+    The only row (or group) of a class is in every training part.
 
     Raises
     ------
@@ -360,10 +359,10 @@ def given_folds(
 
 
 def _latest(labels: np.ndarray, groups: np.ndarray | None) -> Fold:
-    """Hold out the last fifth of the rows, but learn those of classes that came there first.
+    """Hold out the last fifth of the rows, except rows of classes without earlier rows.
 
-    Of few rows up to half, to reach 20 and one per class. Rows of groups that came before, or of
-    which a row is learned for its class, are learned too.
+    With few rows up to half, to reach 20 rows and one per class. Rows of groups with other
+    training rows are not held out either.
     """
     n_rows = len(labels)
     enough = min(max(FEWEST_HELD_OUT, len(np.unique(labels))), n_rows // 2)
@@ -384,7 +383,7 @@ def _latest(labels: np.ndarray, groups: np.ndarray | None) -> Fold:
 def _pairs(
     cv: Any, named: str, rows: Any, labels: np.ndarray, groups: np.ndarray | None
 ) -> list[Any]:
-    """Ask for the splits, one more than there may be at the most."""
+    """Return the splits of `cv`, at most one more than allowed."""
     if isinstance(cv, Iterator):
         raise ValueError(f"{named} is used up by one fit. Give a list: cv=list(...).")
     try:
@@ -433,7 +432,7 @@ def _parts(pair: Any, split: str, n_rows: int) -> Sequence[np.ndarray]:
 
 
 def _check_each_once(n_held: np.ndarray, named: str) -> None:
-    """Refuse several splits that hold some row out more than once, or never."""
+    """Raise ValueError if several splits hold out a row more than once, or never."""
     several, never = np.flatnonzero(n_held > 1), np.flatnonzero(n_held == 0)
     if len(several) or len(never):
         what = "several splits hold" if len(several) else "no split holds"

@@ -1,1 +1,1 @@
-"""Wrong labels: the label model of them, its fit, and rows to check."""
+"""Label noise: label model, its fit, and ranking of suspicious rows."""

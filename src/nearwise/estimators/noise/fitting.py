@@ -1,4 +1,4 @@
-"""Fits the label model of a problem: the transition, and the labels to fit to."""
+"""Fit of the label model: the transition, and predictions of the true labels."""
 
 from collections.abc import Callable
 from functools import cache
@@ -38,18 +38,18 @@ from nearwise.estimators.progress import Progress
 from nearwise.metrics.calibration import wilson_interval
 from nearwise.warn import warn_user
 
-_OFF = 0.01  # by which networks agree more often than they are right
-_LEVEL = 0.95  # of the interval of an agreement
-_STEP = 1.25  # by which the number grows that multiplies the mistakes
-_CLOSE = 0.02  # to which that number is found
-_MOST_WRONG = 0.9  # of the labels of a class
+_OFF = 0.01  # excess of the networks' agreement over their accuracy
+_LEVEL = 0.95  # of the confidence interval of the agreement
+_STEP = 1.25  # growth of the rate's multiplier per step of the search
+_CLOSE = 0.02  # tolerance of the multiplier
+_MOST_WRONG = 0.9  # largest share of wrong labels of a class
 
 
 def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -> LabelFitter:
-    """Check the parameter `label_noise` and return what fits the label model.
+    """Check the parameter `label_noise` and return the fitter of the label model.
 
-    ValueError if it is not usable, or a calibration per class or a head that comes trained would
-    take wrong labels for true ones.
+    ValueError if it is not usable, or does not fit the preset "instant" or per-class calibration,
+    which use labels as given.
     """
     transition = check_label_noise(label_noise, classes)
     if settings.preset == "instant":
@@ -66,7 +66,7 @@ def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -
 
 
 class NoisyLabelFitter(LabelFitter):
-    """Estimates the transition (C, C), or takes one that is known; predicts the true labels."""
+    """Fitter of a noisy-label model, with a known or estimated transition (C, C)."""
 
     def __init__(self, wanted: Literal["auto"] | np.ndarray) -> None:
         self.known = None if isinstance(wanted, str) else wanted
@@ -79,10 +79,10 @@ class NoisyLabelFitter(LabelFitter):
         unseen: Callable[[], Unseen],
         progress: Progress,
     ) -> None:
-        """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
+        """Set the label model of a problem; record the estimate in its `choice["label_noise"]`.
 
-        What is fitted without a fold must not use the given labels of its rows. Where rows are
-        held out once, all networks share the estimate from the rows for the memory.
+        Models without a fold must not use the given labels of its rows. With a hold-out split all
+        networks share the estimate from the training part.
         """
         progress.stage("label noise")
         predictor = TrueLabelPredictor(problem, settings, unseen(), progress, self.known)
@@ -90,7 +90,7 @@ class NoisyLabelFitter(LabelFitter):
 
 
 def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabels:
-    """Estimate the transition and predict true labels; labels as given where few are wrong."""
+    """Estimate the transition and predict true labels; keep labels as given if few are wrong."""
     problem, settings, known = predictor.problem, predictor.settings, predictor.known
     shared = isinstance(settings.cv, float)
     rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
@@ -113,7 +113,7 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
         note["decision"] = f"labels are taken as they are: the rate may be {floor} or less"
         return CheckedLabels(transition=transition, signal=signal)
     if known is None:
-        # Overlap of the classes is not a reason for networks to agree where labels do not.
+        # Class overlap does not explain why networks agree with each other but not with labels.
         evidence = float("inf") if raised else _evidence(plain, problem, rows)
         share, reason = weigh(transition, signal, evidence)
         note |= {"agreement": predictor.agreement} if raised else {"evidence": evidence}
@@ -137,19 +137,18 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
 def _raised(
     plain: Prediction, transition: Transition, predictor: TrueLabelPredictor, rows: np.ndarray
 ) -> tuple[Prediction, Transition]:
-    """Raise a transition's rate until predictions are as sure as two networks agree on unseen rows.
+    """Raise the rate until mean confidence equals the agreement of two networks on held-out rows.
 
-    Networks that were trained on separate rows agree about as often as one of them is right, also
-    where their labels are wrong in part (Jiang et al., "Assessing Generalization of SGD via
-    Disagreement", ICLR 2022); pooled predictions are not worse. Where people err most on hard rows,
-    a transition learned from sure rows takes those mistakes for overlap of the classes: predictions
-    are less sure than that and, by the labels that they match, networks less often right. Nothing
-    is changed where either reaches the lower end of the agreement's interval less the hundredth by
-    which networks agree more often than they are right, nor where no rate makes predictions as
-    sure.
+    Networks trained on separate rows agree about as often as one of them is right, also with wrong
+    labels (Jiang et al., "Assessing Generalization of SGD via Disagreement", ICLR 2022); pooled
+    predictions are at least as accurate. If annotators err most on hard rows, a transition
+    estimated from confident rows attributes these errors to class overlap. Predictions are then
+    less confident than the agreement, and the networks' accuracy, estimated from matches with
+    given labels, is lower. The transition stays unchanged if confidence or accuracy reaches the
+    lower end of the agreement's interval minus 0.01, or if no rate gives that confidence.
     """
     agreement, n_judged = predictor.agreement, len(predictor.problem.folds[0][1])
-    assert agreement is not None  # callers see to it
+    assert agreement is not None  # guaranteed by the caller
     least, _ = wilson_interval(np.array([agreement]), np.array([float(n_judged)]), _LEVEL)
     wanted, right = least[0] - _OFF, _rightness(transition, predictor, rows)
     short = clearly_lower(right, np.full_like(right, wanted))
@@ -183,9 +182,9 @@ def _confidence(log_proba: np.ndarray) -> float:
 def _rightness(
     transition: Transition, predictor: TrueLabelPredictor, rows: np.ndarray
 ) -> np.ndarray:
-    """Numbers (n,) whose mean is the share of rows whose true class a network predicts.
+    """Values (n,) with the networks' estimated accuracy on true labels as their mean.
 
-    Matches with given labels, counted back through the transition (backward correction, as in
+    Matches with given labels, corrected by the inverse transition (backward correction, as in
     `NoisyLabels.class_weights`).
     """
     predicted = predictor.networks["networks"][rows].argmax(axis=1)
@@ -206,7 +205,7 @@ def _noisy_labels(
 
 
 def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list[np.ndarray]:
-    """Probabilities of the true labels (n, C) given the labels, one array per version."""
+    """Posterior of the true labels (n, C) given the labels, one array per version."""
     given = torch.from_numpy(labels)
     return [
         posterior_log_proba(version, matrix, given).exp().numpy()
@@ -215,7 +214,7 @@ def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list
 
 
 def _decide(note: dict[str, Any], decision: str) -> None:
-    """Report that an estimate is not taken, or not whole."""
+    """Record and warn that an estimate is not used, or only in part."""
     note["decision"] = decision
     warn_user(
         f'label_noise="auto": {decision}. If you know the share of wrong labels, give it; '
@@ -229,7 +228,7 @@ def _signal(prediction: Prediction, problem: Problem, rows: np.ndarray) -> float
 
 
 def _evidence(prediction: Prediction, problem: Problem, rows: np.ndarray) -> float:
-    """Log-likelihood of the given labels with wrong ones, less that without; in nats."""
+    """Gain in log-likelihood of the given labels by the noise model over class overlap, in nats."""
     weight = None if problem.weight is None else problem.weight[rows]
     softened = softened_losses(prediction.log_proba[rows], problem.labels[rows], weight)
     gains = softened - prediction.losses
@@ -239,9 +238,9 @@ def _evidence(prediction: Prediction, problem: Problem, rows: np.ndarray) -> flo
 def softened_losses(
     log_proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 ) -> np.ndarray:
-    """NLL of each label (n,) if none were wrong: predictions softened towards the class shares.
+    """NLL of each label (n,) without label noise: predictions softened by the class shares.
 
-    Predictions (n, C) and class shares are pooled by the powers that lower the NLL most.
+    Predictions (n, C) and class shares are pooled by the powers that minimise the NLL.
     """
     shares = np.bincount(labels, weight, log_proba.shape[1]) + 0.5
     constant = np.tile(np.log(shares / shares.sum()), (len(labels), 1))

@@ -1,4 +1,4 @@
-"""Which training rows may carry a wrong label, most suspicious first."""
+"""Ranking of training rows by the suspicion of a wrong label."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -18,12 +18,12 @@ JudgeName = Literal["nearwise", "cleanlab"]
 
 
 class LabelEvidence(NamedTuple):
-    """What label-cleaning tools need, over the remembered rows in the memory's order.
+    """Input of label-cleaning tools for the remembered rows, in the memory's order.
 
-    `labels` are positions of the given labels among `classes_`; `pred_probs` (n, n_classes)
-    leave-one-out probabilities of the given labels (where a transition was fitted, it leads to
-    these from those of the true labels); `knn_graph` (n, n) distances to each row's nearest others
-    in the feature space, ascending.
+    `labels` are positions of the given labels among `classes_`; `pred_probs` (n, n_classes) are
+    leave-one-out probabilities of the given labels (with a fitted transition, computed by it from
+    those of the true labels); `knn_graph` (n, n) has the distances to each row's nearest others in
+    the feature space, ascending.
     """
 
     labels: np.ndarray
@@ -70,15 +70,15 @@ def label_evidence(model: FittedClassifier, n_neighbors: int) -> LabelEvidence:
 
 
 def most_neighbors(model: FittedModel) -> int:
-    """Rows that may be found for a remembered one."""
+    """Largest number of neighbors of a remembered row."""
     views = model.predictor.views
     return len(views.rows()) - 1
 
 
 def _predicted(model: FittedClassifier) -> Tensor:
-    """Positions of the rows whose labels can be judged (n,); a warning names the number of others.
+    """Positions (n,) of the rows with predictions independent of their labels; warns of others.
 
-    All of them where a fit found predictions of the true labels.
+    All rows if the fit had a noisy-label model.
     """
     predictor = model.predictor
     judged = torch.nonzero(predictor.judged)[:, 0]
@@ -94,11 +94,11 @@ def _predicted(model: FittedClassifier) -> Tensor:
 
 
 def _unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
-    """Probabilities (n, C) of the true labels of rows at positions, the given ones not seen."""
+    """Probabilities (n, C) of the true labels of rows at positions, without the given labels."""
     predictor = model.predictor
     if not (predictor.held_rows_out and isinstance(predictor.label_model, NoisyLabels)):
         left_out = predictor.predict_left_out(model.n_classes, rows)
-        # The rows come in the shares of the memory, whichever a class_prior wants elsewhere.
+        # These rows have the class shares of the memory, not those of `class_prior`.
         calibration = predictor.calibration().in_memory_shares()
         return finish(calibration.corrected(left_out).log_proba, calibration.whole)
     likely = predictor.label_model.likely(model.bank)[rows.numpy()]
@@ -108,13 +108,13 @@ def _unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
 
 
 def _given_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
-    """Probabilities (n, C) of the given labels of rows at positions, these not seen."""
+    """Probabilities (n, C) of the given labels of rows at positions, without using them."""
     proba, labels = _unseen_proba(model, rows), model.predictor.label_model
     return labels.given_proba(proba) if isinstance(labels, NoisyLabels) else proba
 
 
 def _true_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
-    """Probabilities of the true labels, once the given ones are known too."""
+    """Posterior probabilities (n, C) of the true labels, given also the labels of the rows."""
     proba, labels = _unseen_proba(model, rows), model.predictor.label_model
     if not isinstance(labels, NoisyLabels):
         return proba

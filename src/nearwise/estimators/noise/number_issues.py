@@ -1,4 +1,4 @@
-"""Which targets may be wrong, most suspicious first."""
+"""Ranking of training rows of a regressor by the suspicion of a wrong target."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from nearwise.estimators.model.wrong_targets import WrongTargets
 from nearwise.estimators.noise.label_issues import most_neighbors
 from nearwise.estimators.query import kneighbors
 
-_LEVELS = np.array([0.05, 0.5, 0.95])  # of the quantiles that are shown beside a target
+_LEVELS = np.array([0.05, 0.5, 0.95])  # of the quantiles in the table of issues
 _FOUND = "targets that may be wrong"
 
 
@@ -22,7 +22,7 @@ class _Found(NamedTuple):
 
 
 def number_noise(model: FittedRegressor) -> WrongTargets:
-    """Say how many targets are wrong; as the fit found it, if it looked for them."""
+    """Estimate of wrong targets; at the rate of the fit if that had `label_noise`."""
     return _found(model).wrong
 
 
@@ -45,7 +45,7 @@ def number_issues(model: FittedRegressor, n_neighbors: int) -> pd.DataFrame:
 
 
 def _found(model: FittedRegressor) -> _Found:
-    """Predict the remembered rows, each without itself; kept until the memory changes."""
+    """Leave-one-out predictions and wrong targets, cached until the memory changes."""
     predictor = model.predictor
     derived, noted = predictor.views.derived, predictor.choice.get("label_noise")
     if _FOUND not in derived:

@@ -1,4 +1,4 @@
-"""Review: what in a memory a person should check, and how far to trust its estimator."""
+"""Review: rows and groups of a memory to check, and measures of trust in its estimator."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -36,20 +36,20 @@ from nearwise.metrics.scores import NLL_CLIP
 IssueKind = Literal["label", "copy", "outlier", "group"]
 KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
 _N_NEIGHBORS = 5
-_COPY = 0.01  # of the usual distance between neighbors
-_ALIKE = 0.05  # standard deviations that a value of a copy may differ by; share of a pixel's range
-_N_AROUND = 10  # neighbors by whose distance a row is unlike all others
+_COPY = 0.01  # largest distance of a copy, as a share of the median neighbor distance
+_ALIKE = 0.05  # largest difference of a copy's value, in standard deviations or pixel ranges
+_N_AROUND = 10  # neighbors in the distance of an outlier
 _FEW_DIMENSIONS = 8
 _FAR, _FAR_IN_FEW = 1.7, 2.0  # interquartile ranges beyond the third quartile
 _FEWEST_IN_GROUP = 20
-_MOST_VALUES = 50  # of a category, the most frequent ones
+_MOST_VALUES = 50  # most frequent values of a category
 _MOST_COLUMNS = 200  # of a table
 _N_PARTS = 4  # quarters of a column of numbers
-_LEVEL = 0.95  # of all groups together
+_LEVEL = 0.95  # confidence over all groups together
 
 
 def review(model: Any) -> "Review":
-    """Review a fitted estimator as it is now, whatever is added or removed later.
+    """Review the present version of a fitted estimator; later changes have no effect on it.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def review(model: Any) -> "Review":
 
 
 class Review:
-    """One version of an estimator under review; `review` makes it.
+    """Review of one version of an estimator; made by `review`.
 
     Parameters
     ----------
@@ -85,55 +85,54 @@ class Review:
         return self._fitted
 
     def findings(self) -> pd.DataFrame:
-        """List what in the memory a person should check, the worst of each kind first.
+        """List rows and groups of the memory to check, the worst of each kind first.
 
         Returns
         -------
         found : DataFrame
-            kind; id of the row (missing for a group); given label or target; suggested one or None;
-            score; ids of rows concerned (neighbors, copies, members of a group, at most 100); what,
-            in words.
+            Columns: kind; id of the row (missing for a group); given label or target; suggested
+            one or None; score; ids of related rows (neighbors, copies, members of a group, at most
+            100); what, a description.
 
         Notes
         -----
-        "label": `issues` whose suggestion differs, of targets those that are wrong rather than
-        right; suspicion. "copy": a neighbor within 1 %
-        of the usual distance, no value of which differs by over .05 standard deviations; those with
-        another label first; 1 - that share. "outlier": mean distance to ten
-        neighbors, by angle, beyond the third quartile by 1.7 interquartile ranges, as in
-        cleanlab's Datalab; of keys of up to eight numbers the logarithm of the Euclidean one, by
-        2; times the usual distance. "group": classes, the 50 most
-        frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
-        labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
-        accuracy. Of targets, rows count as wrong that are further from the suggestion than half of
-        all; gap in the mean distance.
+        "label": `issues` with another suggested label; for a regressor, targets with a suspicion
+        above .5. Score: suspicion. "copy": a neighbor within 1 % of the usual distance, with no
+        value more than .05 standard deviations away; first those with another label. Score: 1 minus
+        distance over usual distance. "outlier": mean angular distance to ten neighbors beyond the
+        third quartile by 1.7 interquartile ranges, as in cleanlab's Datalab; for keys of up to
+        eight numbers the log of the Euclidean distance, by 2. Score: distance over usual distance.
+        "group": classes, the 50 most frequent values of a category, and quarters of numbers (of
+        tables with up to 200 columns) with more wrong predictions than chance explains, at 95 %
+        over all groups. Score: gap in accuracy. For a regressor, rows count as wrong if farther
+        from the suggestion than half of all rows; score: gap in the mean distance.
         """
         return findings(self._fitted)
 
     def issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
-        """Rank the remembered rows by how likely their label is wrong.
+        """Rank the remembered rows by the probability that their label is wrong.
 
-        Every row is predicted without itself, as by `predict_proba(None)`. With
-        `label_noise`, Bayes' rule then weighs that prediction against how often such a label is
-        given. Rows whose labels the networks of a fit with one fold have learned are left out of
-        the ranking, with a warning, unless `label_noise` found evidence on them.
+        Every row gets its leave-one-out prediction, as by `predict_proba(None)`. With
+        `label_noise`, Bayes' rule combines it with the probability of the given label. After a fit
+        with a hold-out split, rows that trained the networks are left out of the ranking, with a
+        warning, unless a noisy-label model was fitted.
 
         Parameters
         ----------
         n_neighbors : int, default=5
-            Nearest rows named beside each suspect.
+            Number of nearest rows listed per row.
         judge : {"nearwise", "cleanlab"}, default="nearwise"
-            "cleanlab" ranks by its normalised margin of the same leave-one-out probabilities; it
-            needs the extra "labels".
+            Score of the ranking. "cleanlab" uses its normalised margin of the same leave-one-out
+            probabilities, and needs the extra "labels".
 
         Returns
         -------
         issues : DataFrame of n rows
-            Largest suspicion first: id (in `memory_`), given and suggested label, proba_given and
-            proba_suggested (of being true), suspicion in [0, 1], neighbors (ids, nearest first).
-            Write it with `to_csv`. Of a regressor: id, given target, suggested (the median of its
-            prediction without the row), low and high (5 and 95 %), suspicion (the probability that
-            the target is another row's rather than its own, at the rate of `noise`), neighbors.
+            Rows by descending suspicion. Columns: id (in `memory_`), given and suggested label,
+            proba_given and proba_suggested (of being true), suspicion in [0, 1], neighbors (ids,
+            nearest first). Write it with `to_csv`. For a regressor: id, given target, suggested
+            (median of the leave-one-out prediction), low and high (5 and 95 %), suspicion
+            (probability that the target is wrong, at the rate of `noise`), neighbors.
 
         Raises
         ------
@@ -149,7 +148,7 @@ class Review:
         return label_issues(self._classifier("issues"), n_neighbors, judge)
 
     def evidence(self, n_neighbors: int = 10) -> LabelEvidence:
-        """Leave-one-out probabilities and a k-NN graph, in the form that cleanlab takes.
+        """Leave-one-out probabilities and a k-NN graph, as input of cleanlab.
 
         ``Datalab(...).find_issues(pred_probs=e.pred_probs, knn_graph=e.knn_graph)``.
         """
@@ -172,47 +171,48 @@ class Review:
         return pd.concat([own, columns.rename(columns=taken)], axis=1)
 
     def trust(self) -> Trust:
-        """Measure the model on rows whose labels their predictions have not seen.
+        """Measure the model on its calibration rows, with predictions independent of their labels.
 
         Returns
         -------
         trust : Trust
-            Reliability with intervals, risk against coverage, set sizes; a notebook draws it.
+            Reliability with intervals, risk against coverage, set sizes; shown as a chart in a
+            notebook.
 
         Raises
         ------
         ValueError
-            If there are no such rows.
+            If there are no calibration rows.
         """
         return measure_trust(self._classifier("trust"))
 
     def learned(self, X: Any, y: Any = None) -> LearnedRows:
-        """Recognize rows that the estimator has learned from, by content.
+        """Recognize training rows of the estimator by their content.
 
-        Scores on such rows are not evidence about new ones; `predict_learned` predicts them as if
-        they were new.
+        Scores on training rows are too optimistic for new rows; `predict_learned` gives their
+        leave-one-out predictions.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+            Rows to look up.
         y : array-like of shape (n,), optional
-            Labels of classes. Where several remembered rows equal a row, one with its label is
-            taken.
+            Class labels. If several remembered rows equal a row, one with its label is chosen.
 
         Returns
         -------
         found : LearnedRows
-            ids in `memory_`, positions among the rows that were held out, `new`, and the columns
-            that were `compared` beyond those the model uses.
+            Ids in `memory_`, the mask `new`, and the columns `compared` beyond the columns of the
+            model.
 
         Notes
         -----
-        Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
-        hundred-thousandth of the column's spread, so that a file's format does not matter. A column
-        that the model leaves out (an id) tells equal rows apart where `X` and the remembered rows
-        have it. Images are equal pixel by pixel. Neither order nor label decides, so without an id
-        a new row that repeats one counts as learned: the memory holds the answer to both. Rows that
-        were learned from and forgotten since (`remove`, a bound of the memory) are not recognized.
+        Rows are equal if all columns of the model are equal: categories, gaps, and numbers up to
+        1e-5 of the column's spread, so that a file's format does not matter. A column outside the
+        model (an id) distinguishes equal rows if `X` and the remembered rows have it. Images are
+        compared pixel by pixel. Order and label do not matter, so without an id a new row that
+        equals a training row counts as learned. Removed rows (`remove`, capacity) are not
+        recognized.
         """
         if X is None:
             raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
@@ -223,33 +223,33 @@ class Review:
         return find_learned(model, rows.encode()[0], codes, rows.X)
 
     def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
-        """Predict rows that were learned from as if they were new, as far as that is possible.
+        """Leave-one-out predictions of training rows, where possible.
 
-        These are the remembered rows whose labels base and networks have not learned, each
-        without itself, as `predict_proba(None)` gives it.
+        Possible for remembered rows that neither base nor networks were trained on, as in
+        `predict_proba(None)`.
 
         Parameters
         ----------
         found : LearnedRows
-            What `learned` returned.
+            Result of `learned`.
 
         Returns
         -------
         rows : int64 ndarray of shape (n_predicted,)
-            Which of the requested rows could be predicted.
+            Positions of the predicted rows among the requested rows.
         parts : Parts
-            Of these rows.
+            Parts of their predictions.
         """
         return predict_learned(self._classifier("predict_learned"), found)
 
     @property
     def noise(self) -> Transition | WrongTargets:
-        """With `label_noise`: how given labels arise from true ones, with 95 % intervals.
+        """Noise model: transition from true to given labels, with 95 % intervals.
 
-        If the estimate is not trusted, what is used instead; `report_.choice["label_noise"]` says
-        why. AttributeError if nobody looked for wrong labels. Of a regressor: how many targets are
-        wrong, with a 95 % interval; without `label_noise` fewer are found than there are, as
-        predictions have learned from them.
+        An unreliable estimate is reduced or replaced, with the reason in
+        `report_.choice["label_noise"]`. AttributeError for a classifier without `label_noise`.
+        For a regressor: the share of wrong targets, with a 95 % interval; without `label_noise`
+        the estimate is too low, as predictions were trained on the wrong targets.
         """
         if isinstance(self._fitted, FittedRegressor):
             return number_noise(self._fitted)
@@ -260,12 +260,12 @@ class Review:
 
 
 def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
-    """List what a person should check; see `Review.findings`.
+    """List rows and groups to check; see `Review.findings`.
 
-    `issues` are the model's, where they are known already.
+    `issues` are the issues of the model, if known.
     """
     model.predictor.views.require_all("Findings are of all remembered rows, which")
-    alone = model.without_groups()  # copies are of one group
+    alone = model.without_groups()  # copies are in one group, and must find each other
     nearest = kneighbors(alone, None, min(_N_NEIGHBORS, most_neighbors(alone)))
     if issues is None:
         issues = Review(model).issues(n_neighbors=_N_NEIGHBORS)
@@ -276,7 +276,7 @@ def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataF
 
 
 def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Rows whose labels look wrong, most suspicious first."""
+    """Rows with suspicious labels, most suspicious first."""
     if "low" in issues:
         for row in issues[issues["suspicion"] > 0.5].itertuples():
             what = f"between {row.low:.4g} and {row.high:.4g} without the row itself, given "
@@ -292,14 +292,14 @@ def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
 def _copies(
     model: FittedModel, distances: np.ndarray, ids: np.ndarray
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows with a neighbor next to no distance away; those with another label first."""
+    """Rows with a nearly identical neighbor; pairs with different labels come first."""
     usual = float(np.median(distances[:, -1]))
     near = (distances <= _COPY * usual) if usual > 0 else distances == 0
     given, own = model.labels_at(), model.bank.ids.numpy()
     found = []
     for row in np.flatnonzero(near[:, 0]):
         there = model.bank.positions(ids[row][near[row]]).numpy()
-        # Rows that differ may have equal keys: their encoder measures how far values are apart.
+        # Different rows may have equal keys, so their values are compared by the encoder.
         apart = model.predictor.encoder.apart(model.rows_at([int(row), *there.tolist()]))
         others = tuple(own[there[apart <= _ALIKE]].tolist())
         if not others:
@@ -318,11 +318,11 @@ def _copies(
 
 
 def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
-    """Rows that lie further from their neighbors than nearly all others.
+    """Rows that are farther from their neighbors than nearly all others.
 
-    Mean distances to ten neighbors are compared: by angle, with the fence of cleanlab's Datalab
-    (https://docs.cleanlab.ai, outlier issues); in few dimensions, where angles mean little, the
-    logarithms of Euclidean ones.
+    Compares mean distances to ten neighbors: by angle, with the threshold of cleanlab's Datalab
+    (https://docs.cleanlab.ai, outlier issues); in few dimensions, where angles mean little, by
+    logarithms of Euclidean distances.
     """
     keys, own = model.bank.keys["features"], model.bank.ids
     few = keys.shape[1] <= _FEW_DIMENSIONS
@@ -331,7 +331,7 @@ def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
     far = near.distances.double().mean(1).numpy()
     usual = float(np.median(far))
     if usual <= 0:
-        return  # most rows lie on each other
+        return  # most rows have identical neighbors
     compared = np.log(np.maximum(far, 1e-12 * usual)) if few else far
     low, high = np.quantile(compared, [0.25, 0.75])
     rows = np.flatnonzero(compared > high + (_FAR_IN_FEW if few else _FAR) * (high - low))
@@ -344,10 +344,9 @@ def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
 
 
 def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """List groups whose labels are predicted clearly worse than those of the other rows.
+    """Find groups with clearly worse predictions than the other rows.
 
-    So many errors, or more, would be in the group by chance in at most one of 20 memories (Fisher's
-    exact test, one-sided; Bonferroni over the groups).
+    By Fisher's exact test, one-sided, at 95 % with a Bonferroni correction over the groups.
     """
     is_number = "low" in issues
     away = issues["given"] != issues["suggested"]
@@ -401,9 +400,9 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
-    """Negative log-probabilities of the labels of remembered rows, each predicted without itself.
+    """Leave-one-out losses of remembered rows: NLL of labels, CRPS of targets.
 
-    Of targets the CRPS. What a change of other rows does to them is its effect.
+    Used to measure the effect of a change of other rows.
     """
     positions = model.bank.positions(ids)
     if isinstance(model, FittedRegressor):

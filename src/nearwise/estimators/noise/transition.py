@@ -1,4 +1,4 @@
-"""How given labels come about from true ones: a transition, given by the user or estimated."""
+"""Transition from true to given labels, given by the user or estimated."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -6,17 +6,17 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import gammaln
 
-_SURE = 0.8  # probability from which a row counts as confident
-_LEAST_SHARE = 0.2  # of the rows predicted as a class, if fewer are that sure
+_SURE = 0.8  # least probability of a confident row
+_LEAST_SHARE = 0.2  # surest share of the rows predicted as a class
 _LEAST_ROWS = 20
-_PRIOR_ROWS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # that an even spread of mistakes counts for
+_PRIOR_ROWS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # weights of a prior with even mistakes
 _MANY_IMAGES = 5_000
 _STEPS = 50
 _BOOTSTRAP_STEPS = 10
 _BOOTSTRAPS = 100
 _LEAST_INFORMATION = 1e-3
-# Standard errors from which predictions beat the class shares on labels. Rows are each
-# other's neighbors, so that these errors are up to the square root of 2 too small: 5 stand for 3.5.
+# Least gain of predictions over class shares, in standard errors. Rows are neighbors of each
+# other, so these errors are too small by up to the square root of 2: 5 corresponds to 3.5.
 SIGNAL = 5.0
 
 
@@ -24,10 +24,10 @@ SIGNAL = 5.0
 class Transition:
     """Probability of each given label (columns) for each true one (rows), with 95 % intervals.
 
-    `rate` is the share of the labels that are wrong; `interval` its bootstrap interval, of no width
-    where the user gave the transition; `low` and `high` are that of `matrix`, entry by entry. Where
-    only a part of an estimate is taken, intervals reach from there to what was estimated. `source`
-    names its origin.
+    `rate` is the share of wrong labels; `interval` its bootstrap interval, of zero width for a
+    transition from the user; `low` and `high` are the interval of `matrix`, entry by entry. If only
+    a part of an estimate is used, intervals reach from that part to the estimate. `source` is its
+    origin.
     """
 
     matrix: np.ndarray
@@ -38,7 +38,7 @@ class Transition:
     source: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
+        """Fields as plain data for JSON."""
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in vars(self).items()
@@ -46,16 +46,16 @@ class Transition:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Transition":
-        """Rebuild a transition from what `to_json` returned."""
+        """Rebuild a transition from the result of `to_json`."""
         arrays = {name: np.array(data[name]) for name in ("matrix", "low", "high")}
         return cls(**(data | arrays | {"interval": tuple(data["interval"])}))
 
 
 def check_label_noise(label_noise: Any, classes: np.ndarray) -> Literal["auto"] | np.ndarray:
-    """Check the parameter `label_noise`; a rate becomes the transition that spreads it evenly.
+    """Check the parameter `label_noise`; a rate becomes a transition with evenly spread mistakes.
 
-    ValueError if a rate is outside [0, 1), a matrix is not square, not of this many classes, not
-    stochastic, or if given labels would be no evidence of true ones.
+    ValueError if a rate is outside [0, 1), a matrix is not square, not of the number of classes or
+    not stochastic, or if the transition is nearly singular.
     """
     n = len(classes)
     if isinstance(label_noise, str):
@@ -129,7 +129,7 @@ def _check_matrix(matrix: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def known_transition(matrix: np.ndarray, labels: np.ndarray) -> Transition:
-    """Take a transition from the user; the rate is that of the true classes behind `labels`."""
+    """Transition from the user, with its rate at the class shares implied by `labels`."""
     counts = np.bincount(labels, minlength=len(matrix)) / len(labels)
     true = np.clip(np.linalg.lstsq(matrix.T, counts, rcond=None)[0], 0, None)
     rate = _rate(matrix, true / true.sum())
@@ -139,15 +139,15 @@ def known_transition(matrix: np.ndarray, labels: np.ndarray) -> Transition:
 def estimate_transition(
     proba: np.ndarray, labels: np.ndarray, *, weight: np.ndarray | None = None
 ) -> np.ndarray:
-    """Estimate the transition (C, C) from the rows whose true class is nearly certain.
+    """Estimate the transition (C, C) from rows with a nearly certain true class.
 
-    The mean of two estimates, for the truth lies between them. The surest fifth of each predicted
-    class, taken for certain: whatever uncertainty is left there counts as wrong labels. And the
-    rows that are at least 0.8 sure beside these, each row's posterior and the transition found in
-    turn (expectation-maximisation with `proba` held fixed): overlap of the classes does not count,
-    but neither does the uncertainty that wrong labels have put into `proba` (n, C), the
-    probabilities of the true classes, each row's made without its own label. Drawn towards an even
-    spread of mistakes, as far as the classes are alike in theirs.
+    `proba` (n, C) are probabilities of the true classes, made without the row's own label. The
+    result is the mean of two estimates, one too high and one too low. The first takes the surest
+    fifth of each predicted class as certain, so that all remaining uncertainty counts as wrong
+    labels. The second adds rows with a probability of at least 0.8, and alternates the row
+    posteriors and the transition (expectation-maximisation with fixed `proba`). It excludes class
+    overlap, but also the uncertainty that wrong labels have caused in `proba`. Both are shrunk
+    towards evenly spread mistakes, the more the classes are alike.
     """
     rows, surest = confident_rows(proba)
     row_weight = np.ones(len(rows)) if weight is None else weight[rows]
@@ -155,7 +155,7 @@ def estimate_transition(
 
 
 def confident_rows(proba: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the rows a transition is estimated from, and which are the surest fifth."""
+    """Positions of the rows for the estimate of a transition, and a mask of the surest fifth."""
     predicted, sure = proba.argmax(axis=1), proba.max(axis=1)
     surest = np.zeros(len(proba), dtype=bool)
     for c in range(proba.shape[1]):
@@ -174,7 +174,7 @@ def _estimate(
     start: np.ndarray | None,
     steps: int,
 ) -> np.ndarray:
-    """Mean of the estimates with the surest rows taken for certain, and with none."""
+    """Mean of two estimates: with the surest rows taken as certain, and by EM on all rows."""
     certain = np.eye(proba.shape[1])[proba[surest].argmax(axis=1)]
     plain = _maximise(certain, labels[surest], weight[surest], None, 1)
     return (plain + _maximise(proba, labels, weight, start, steps)) / 2
@@ -196,10 +196,10 @@ def _maximise(
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
-    """Shares of the counts (true x given), drawn towards an even spread of as many mistakes.
+    """Row shares of the counts (true x given), shrunk towards evenly spread mistakes.
 
-    As far as makes the counts likeliest, by the marginal likelihood of a Dirichlet-multinomial:
-    where all classes err alike many rows are borrowed, where each errs in its own way few are.
+    The shrinkage maximises the marginal likelihood of a Dirichlet-multinomial: strong if the
+    classes have similar mistakes, weak if they differ.
     """
     off = 1 - np.trace(counts) / counts.sum()
     even = np.maximum(_even(len(counts), off), 1e-6)
@@ -221,31 +221,31 @@ def _even(n_classes: int, rate: float) -> np.ndarray:
 
 
 def audited_transition(given: Any, true: Any, *, classes: Any = None) -> np.ndarray:
-    """Count a transition from rows whose labels were checked by an expert.
+    """Estimate a transition from rows with expert-checked labels.
 
-    Draw the rows at random from the training table: suspects would show too many mistakes.
-    A few hundred are better than any estimate where people err most on the rows that a model finds
-    hard, which given labels cannot show.
+    Draw the rows at random from the training table; suspicious rows would show too many mistakes.
+    A few hundred are better than any estimate if annotators err most on hard rows, which given
+    labels alone cannot show.
 
     Parameters
     ----------
     given : array-like of shape (n,)
-        Labels of the checked rows as the table has them.
+        Labels of the checked rows in the table. At least 20.
     true : array-like of shape (n,)
-        Their true labels. At least 20 rows.
+        True labels of the same rows.
     classes : array-like of shape (C,), optional
-        All classes of the table; by default those that occur here.
+        All classes of the table. Default: the classes in `given` and `true`.
 
     Returns
     -------
     matrix : float64 array of shape (C, C)
-        For `label_noise=`: rows true, columns given, classes sorted. Drawn towards an even spread
-        of the mistakes, as far as the classes are alike in theirs; so are classes without a row.
+        Transition for `label_noise=`: rows true, columns given, classes sorted. Shrunk towards
+        evenly spread mistakes, the more the classes are alike; also for classes without a row.
 
     Raises
     ------
     ValueError
-        If the two differ in length, rows are few, or a label is not among `classes`.
+        If lengths differ, there are fewer than 20 rows, or a label is not among `classes`.
     """
     given, true = np.asarray(given), np.asarray(true)
     if given.shape != true.shape or given.ndim != 1:
@@ -289,23 +289,23 @@ def with_interval(
 
 
 def towards_none(matrix: np.ndarray, share: float) -> np.ndarray:
-    """Multiply the mistakes of a transition by a number: below 1 fewer labels are wrong."""
+    """Scale the mistakes of a transition by `share`; below 1 fewer labels are wrong."""
     return matrix if share == 1 else share * matrix + (1 - share) * np.eye(len(matrix))
 
 
 def noise_floor(n_rows: int, *, apart: bool) -> float:
-    """Share of wrong labels up to which "auto" takes rows for clean.
+    """Largest share of wrong labels that "auto" treats as no label noise.
 
-    `apart`: predictions come from networks of images that were trained on separate rows. People err
-    on the images that networks err on too, so that with many images their estimate is too low
-    rather than too high (CIFAR-10N: .04 where .09 are wrong). With few it is not: networks that are
-    right on two thirds of 3,000 clean images find .04 as well.
+    `apart`: predictions come from image networks trained on separate rows. Annotators and networks
+    err on the same images, so that with many images the estimate is rather too low (CIFAR-10N: .04
+    instead of .09). With few images it is not: networks with an accuracy of two thirds on 3,000
+    clean images also estimate .04.
     """
     return 0.02 if apart and n_rows > _MANY_IMAGES else 0.05
 
 
 def scaled(transition: Transition, share: float) -> Transition:
-    """Multiply the mistakes of an estimate by a number, its intervals as well."""
+    """Scale the mistakes of an estimate, and its intervals, by `share`."""
     low, high = transition.interval
     return replace(
         transition,
@@ -318,7 +318,7 @@ def scaled(transition: Transition, share: float) -> Transition:
 
 
 def taken_in_part(transition: Transition, share: float) -> Transition:
-    """Take a share of an estimate; intervals reach from what is taken to what was estimated."""
+    """Use only a share of an estimate; intervals reach from that part to the estimate."""
     if share == 1:
         return transition
     part = scaled(transition, share)
@@ -331,17 +331,17 @@ def taken_in_part(transition: Transition, share: float) -> Transition:
 
 
 def _rate(matrix: np.ndarray, shares: np.ndarray) -> float:
-    # Rounding may lead a little below 0.
+    # Rounding errors may give a value below 0.
     return float(np.clip(1 - shares @ np.diag(matrix), 0, 1))
 
 
 def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> float:
-    """Count the standard errors by which predictions separate labels from labels drawn at random.
+    """Significance of predictions against labels drawn at random, in standard errors.
 
-    The score test of a pool of class shares and predictions at power 0, row by row: the probability
-    of a row's label against the mean over labels in their shares. `proba` (n, C) is of the true
-    labels, each row's made without its own; not led through a transition, which was fitted to these
-    very labels and would return them.
+    A score test of a pool of class shares and predictions at power 0: the probability of a row's
+    label minus its mean over labels drawn by their shares. `proba` (n, C) are probabilities of the
+    true labels, made without the row's own label. They are not converted by a transition, which
+    was fitted to the same labels and would reproduce them.
     """
     weight = np.ones(len(labels)) if weight is None else weight
     shares = np.bincount(labels, weight, proba.shape[1]) / weight.sum()
@@ -351,13 +351,13 @@ def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) 
 
 
 def weigh(transition: Transition, signal: float, evidence: float) -> tuple[float, str]:
-    """Decide which share of an estimated transition to take, and say why where it is not all.
+    """Share of an estimated transition to use, in [0, 1], and the reason if below 1.
 
-    Nothing where predictions are no better than the class shares (`signal`), or where the rate
-    leaves its own interval. Where overlap of the classes explains the labels better, the share is
-    the likelihood ratio of the two; else the whole is taken. `evidence` is the log-likelihood of
-    the given labels under the estimate, less that under overlap of the classes: the same
-    predictions, softened towards the class shares as if no label were wrong; in nats.
+    0 if predictions are no better than the class shares (`signal`), or the rate is outside its
+    interval. If class overlap explains the labels better, the share is the likelihood ratio of the
+    two models; otherwise 1. `evidence`, in nats, is the log-likelihood of the given labels under
+    the estimate minus that under class overlap: the same predictions, softened towards the class
+    shares, without label noise.
     """
     low, high = transition.interval
     if signal < SIGNAL:

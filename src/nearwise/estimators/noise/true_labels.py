@@ -1,4 +1,4 @@
-"""Predictions of the true label of every training row, made without its given label."""
+"""Predictions of the true label of every training row, without its given label."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,19 +23,19 @@ from nearwise.estimators.progress import Progress
 from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.memory.ties import tie_order
 
-_INNER = 3  # folds inside the rows that a fold may learn from
+_INNER = 3  # inner folds of the training rows of a fold
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
 _POOLED = (1, 3)  # positions of the sharpnesses whose votes join the pool
-_OF_MANY = 64  # neighbors that vote among many images
+_OF_MANY = 64  # neighbors in a vote among many images
 _EVEN = 0.02  # share of the uniform distribution mixed into votes
-_TURNS = 3  # times that powers and transition are found in turn
+_TURNS = 3  # alternations between powers and transition
 
 
 class Prediction(NamedTuple):
-    """Pooled predictions (n, C) of the true labels of all rows, each without its own given label.
+    """Pooled predictions (n, C) of the true labels of all rows, without their given labels.
 
-    `matrix` is the transition they go with, `nll` that of the given labels, in nats, `losses` the
-    NLL of the given label of each row that was learned from.
+    `matrix` is the matching transition, `nll` the mean NLL of the given labels in nats, `losses`
+    the NLL of the given label of each training row.
     """
 
     log_proba: np.ndarray
@@ -45,17 +45,17 @@ class Prediction(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Neighbors of all rows among some, and their weights at every sharpness."""
+    """Neighbors of all rows among the training rows, and their weights per sharpness."""
 
     positions: np.ndarray
     weights: list[np.ndarray]
 
 
 class TrueLabelPredictor:
-    """Predicts true labels by models and votes that did not see the given ones.
+    """Predictor of true labels by models and votes without the row's given label.
 
-    `known` is the transition where it is not estimated; `share`, in (0, 1], is taken of every
-    estimated one.
+    `known` is the transition, or None to estimate it; `share`, in (0, 1], is the used part of every
+    estimate.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TrueLabelPredictor:
         self.agreement = unseen.agreement
 
     def predict(self, rows: np.ndarray) -> Prediction:
-        """Pool cross-fitted predictions of all rows, learned from given labels of `rows` alone."""
+        """Pool cross-fitted predictions of all rows, trained on given labels of `rows` alone."""
         found = self._seek(rows)
         votes = [{"vote": _vote(found, weights, self.given)} for weights in found.weights]
         first = min((self._pool(vote, rows, None) for vote in votes), key=lambda p: p.nll)
@@ -90,7 +90,7 @@ class TrueLabelPredictor:
         if self._sought is not None and self._sought[0] is rows:
             return self._sought[1]
         sought = rows[tie_order(rows)]
-        # Two thirds of those found are voters where a third is held out inside.
+        # An inner fold holds out a third of the neighbors, so that two thirds vote.
         many = self.problem.encoder.soft_targets and len(self.problem.labels) > LARGE
         wanted = max(self.settings.n_neighbors, _OF_MANY if many else 0)
         k = min(wanted * 3 // 2, len(rows) - 1)
@@ -118,9 +118,9 @@ class TrueLabelPredictor:
         *,
         implied: bool = False,
     ) -> Prediction:
-        """Find the powers of predictions of given labels and the transition in turn.
+        """Alternate between the powers of predictions of given labels and the transition.
 
-        With `implied` what they imply of true labels by the transition joins them.
+        With `implied` the implied predictions of true labels join the pool.
         """
         matrix = start if self.known is None else self.known
         labels = self.problem.labels[rows]
@@ -140,12 +140,12 @@ class TrueLabelPredictor:
         return Prediction(log_proba, matrix, pool.nll, losses)
 
     def _cross_fit(self, rows: np.ndarray, found: Found) -> dict[str, np.ndarray]:
-        """Predict given labels by models and votes; each learns from a part of `rows` alone."""
+        """Cross-fitted predictions of given labels by models and votes, trained on `rows` alone."""
         n, n_classes = self.given.shape
         others = np.setdiff1d(np.arange(n), rows)
         total: dict[str, np.ndarray] = {}
         folds = make_folds(self.problem.labels[rows], _INNER, self.settings.seed)
-        # Votes alone are taken where a class is too rare for every fold.
+        # Only votes if some fold trains on a single class.
         modelled = not any(of_one_class(self.problem.labels[rows[train]]) for train, _ in folds)
         for number, (train, held_out) in enumerate(folds):
             light = light_candidates(self.problem, self.settings) if modelled else []
@@ -173,7 +173,7 @@ class TrueLabelPredictor:
 
 
 def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
-    """Give light classifiers, or the user's own; none stops early on the rows it predicts."""
+    """Light classifiers, or the user's classifier, without early stopping on held-out rows."""
     if settings.base is None or problem.encoder.soft_targets:
         return []
     if not isinstance(settings.base, str):
@@ -190,7 +190,7 @@ def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]
 
 
 def of_one_class(labels: np.ndarray) -> bool:
-    """Whether there are no classes to distinguish."""
+    """Whether all labels are of one class."""
     return bool((labels == labels[0]).all())
 
 
@@ -199,7 +199,7 @@ def _corrected(matrix: np.ndarray | None) -> LabelModel:
 
 
 def _vote(found: Found, weights: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Logarithm of the share of the weights that each class gets, (n, C)."""
+    """Logarithm of each class's share of the neighbor weights, (n, C)."""
     votes = np.zeros((len(weights), labels.shape[1]))
     for rank in range(weights.shape[1]):
         votes += weights[:, rank, None] * labels[found.positions[:, rank]]

@@ -1,1 +1,1 @@
-"""A fitted classifier as a folder."""
+"""Fitted estimators as folders: saving, loading, and the journal of changes."""

@@ -1,4 +1,4 @@
-"""The parts of a classifier in a folder: tensors, JSON, and scikit-learn parts through skops."""
+"""Parts of a classifier's folder: tensors, JSON, and scikit-learn models by skops."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -45,16 +45,16 @@ from nearwise.memory import Folder, MemoryBank, StoreError
 from nearwise.nn import PretrainedNeighborHead, build_network, network_config
 
 KIND = "attention k-NN classifier"
-OLDEST = 3  # format version that still opens
+OLDEST = 3  # oldest format version that still opens
 OPENED_BY = "AttnKNNClassifier.load"  # for messages
-Columns = KnownColumns  # of the training rows, still unknown
-_ONE_HEAD = 7  # format version since which there is one head
+Columns = KnownColumns  # class of the training columns
+_ONE_HEAD = 7  # first format version with a single head
 
 
 def pack_predictor(
     predictor: ClassPredictor,
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-    """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
+    """Tensors, JSON and blobs of a predictor, without its indexes."""
     bank_tensors, bank_meta = predictor.views.bank.state()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
     tensors["prior"] = predictor.prior
@@ -163,7 +163,7 @@ def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[s
 
 
 def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> ClassPredictor:
-    """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
+    """Rebuild a predictor from the result of `pack_predictor`, with a checked JSON part."""
     meta, tensors = folder.meta, folder.tensors
     with part_of_folder("prior and side columns"):
         check_tensors(meta, tensors)
@@ -212,7 +212,7 @@ def _unpack_row_models(
     meta = folder.meta
     embedding = _unpack_embedding(folder)
     if meta.get("stages") is not None:
-        assert embedding is not None  # check_json saw to it
+        assert embedding is not None  # guaranteed by check_json
         return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
     with part_of_folder("features"):
         features = unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
@@ -237,7 +237,7 @@ def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
 
 
 def _unpack_views(folder: Folder) -> JudgedRows | None:
-    """Rebuild the calibration rows in all views; None where there is one."""
+    """Rebuild the calibration rows in all views; None with a single view."""
     if folder.meta.get("views") is None:
         return None
     with part_of_folder("views"):
@@ -280,7 +280,7 @@ def _unpack_base(folder: Folder, trusted: Sequence[str], label_model: LabelModel
 
 
 def _refuse_former_heads(content: Folder, path: Path) -> None:
-    """Raise a StoreError if a folder holds heads that were trained from scratch."""
+    """Raise StoreError if a folder holds heads of an old kind, trained from scratch."""
     import nearwise
 
     head, made_by = content.meta.get("head"), content.meta.get("versions")
@@ -297,7 +297,7 @@ def _refuse_former_heads(content: Folder, path: Path) -> None:
 
 
 def _upgraded(content: Folder) -> Folder:
-    """Give a folder of an older version the present form."""
+    """Convert a folder of an older format version to the present format."""
     meta, tensors = dict(content.meta), dict(content.tensors)
     meta.pop("memory_budget", None)
     if content.version >= _ONE_HEAD:
@@ -307,13 +307,13 @@ def _upgraded(content: Folder) -> Folder:
     for name in [name for name in tensors if name.startswith("head/0/")]:
         tensors[name.replace("head/0/", "head/", 1)] = tensors.pop(name)
     folds = tensors.get(f"bank/columns.{FOLD}")
-    if folds is not None:  # -1 was of rows that came after the fit
+    if folds is not None:  # -1 marked rows added after the fit
         tensors[f"bank/columns.{FOLD}"] = torch.zeros_like(folds)
     return replace(content, meta=meta, tensors=tensors)
 
 
 def checked(content: Folder, path: Path) -> Folder:
-    """Check the JSON part, brought to the present form; ValueError or StoreError."""
+    """Convert a folder to the present format and check its JSON; ValueError or StoreError."""
     _refuse_former_heads(content, path)
     content = _upgraded(content)
     check_json(content.meta)
@@ -321,17 +321,17 @@ def checked(content: Folder, path: Path) -> Folder:
 
 
 def own_meta(fitted: FittedClassifier) -> dict[str, Any]:
-    """Give the JSON of what the fitted model holds beside its predictor and rows: the classes."""
+    """JSON of the classes, the only part besides predictor and rows."""
     return {"classes": label_list(fitted.classes), "classes_dtype": fitted.classes.dtype.str}
 
 
 def rebuilt(meta: dict[str, Any], common: dict[str, Any]) -> FittedClassifier:
-    """Make the fitted model of its fields."""
+    """Fitted model from its common fields and the classes in `meta`."""
     with part_of_folder("classes"):
         classes = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
     return FittedClassifier(**common, classes=classes)
 
 
 def predictions(fitted: FittedClassifier, columns: dict[str, Tensor]) -> Tensor:
-    """Give the base's probabilities of rows, by what `keys_of_new` returned; comparable."""
+    """Probabilities of the base, from the columns of `keys_of_new`, for comparison."""
     return columns.get(BASE, torch.zeros(1)).exp()

@@ -1,4 +1,4 @@
-"""Changes of a model as entries of its folder's journal, and back."""
+"""Conversion of model changes to entries of a folder's journal, and back."""
 
 import io
 import warnings
@@ -38,11 +38,11 @@ from nearwise.training.settings import plain_message
 
 ADD, REMOVE, RELABEL = "add", "remove", "relabel"
 FEEDBACK, KEEP = "feedback", "keep"
-_LABELS = "labels"  # the part of a change that holds its labels; rows are in rows/0, rows/1, ...
+_LABELS = "labels"  # part of a change with its labels; rows are in rows/0, rows/1, ...
 
 
 class Draft(NamedTuple):
-    """A change that has not been made yet; the fields are those of `Change`."""
+    """A change that is not applied yet; fields as in `Change`."""
 
     kind: str
     ids: tuple[int, ...]
@@ -61,11 +61,12 @@ class _Labels(Part):
 
 
 class Judged(Part):
-    """What the model predicted for rows before it got their labels, one value for each.
+    """Predictions of rows before their labels were known, one value per row.
 
-    predicted labels and their probability, the probability of the true label (0 of a new class),
-    the out-of-distribution p-value among `n_known` rows, and whether the 90 % set held the true
-    label. The last three are None where the model has too few calibration rows.
+    The predicted label, whether it is correct, its probability (`confidence`), the probability of
+    the true label (0 for a new class), the out-of-distribution p-value among `n_known` rows, and
+    whether the 90 % set contains the true label. The last three are None with too few calibration
+    rows.
     """
 
     predicted: list[Category]
@@ -78,10 +79,10 @@ class Judged(Part):
 
 
 class JudgedNumbers(Part):
-    """What the model predicted for rows before it got their targets, one value for each.
+    """Predictions of rows before their targets were known, one value per row.
 
-    The target; the predicted mean; the CRPS; the level that the target reached in the predicted
-    distribution (PIT); then as in `Judged`, `in_interval` of the 90 % interval.
+    The target; the predicted mean; the CRPS; the target's level in the predicted distribution
+    (PIT); then as in `Judged`, with `in_interval` for the 90 % interval.
     """
 
     target: list[Finite]
@@ -94,14 +95,14 @@ class JudgedNumbers(Part):
 
 
 class _Details(Part):
-    """What every kind of change may hold: the version that it reverses."""
+    """Detail of every kind of change: the version that it reverses."""
 
     undoes: int | None = None
 
 
 class _Added(_Details):
     capacity: Annotated[int, Field(ge=2)] | None
-    eviction: str  # former ones too: made again, a change names the rows that went
+    eviction: str  # also old names: a replayed change lists the evicted rows
     evicted: list[Count] | None = None
     judged: Judged | JudgedNumbers | None = None
 
@@ -125,7 +126,7 @@ class _Kept(_Details):
 def pack_rows_to_add(
     source: Source, weight: np.ndarray | None, views: Sequence[Any] | None
 ) -> dict[str, bytes]:
-    """Pack rows that were checked, their labels, weights and files."""
+    """Bytes of checked rows, their labels, weights, files and groups."""
     parts = {f"rows/{i}": pack_table(rows) for i, rows in enumerate([source.X, *(views or [])])}
     groups = None if source.groups is None else source.groups.of_rows(len(source.X))
     parts[_LABELS] = _pack_labels(label_values(source.y), weight, source.names, groups)
@@ -135,14 +136,14 @@ def pack_rows_to_add(
 def draft_add(
     model: Any, parts: dict[str, bytes], judged: Judged | JudgedNumbers | None = None
 ) -> Draft:
-    """Packed rows to remember; as feedback where the model predicted them first."""
+    """Draft that adds packed rows; feedback with `judged`, the predictions made before."""
     own = Settings.of(model.settings)
     details = _Added(capacity=own.capacity, eviction=own.eviction, judged=judged).model_dump()
     return Draft(ADD if judged is None else FEEDBACK, (), details, parts)
 
 
 def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draft:
-    """Rows to forget; what they held is kept beside them, so that it can be undone."""
+    """Draft that removes rows; it stores their content, so that it can be undone."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
     if not ids:
         raise ValueError("No ids were given. Name the rows to forget.")
@@ -159,7 +160,7 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
 
 
 def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
-    """Labels to give; the former ones are kept, so that it can be undone."""
+    """Draft that relabels rows; it stores the former labels, so that it can be undone."""
     labels, former = label_values(y), _labels_of(fitted, ids)
     details = _Relabelled(
         labels=label_list(labels),
@@ -172,22 +173,22 @@ def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool
 
 
 def draft_keep(fitted: FittedModel, ids: Any, *, kept: bool = True) -> Draft:
-    """Labels that were checked and found right, or (not `kept`) not found so after all."""
+    """Draft that marks labels as checked and right, or with `kept=False` withdraws the mark."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
-    fitted.bank.positions(ids)  # refuses ids that are not remembered
+    fitted.bank.positions(ids)  # raises for ids that are not remembered
     return Draft(KEEP, ids, _Kept(kept=kept).model_dump(), {})
 
 
 def draft_undo(model: Any, fitted: FittedModel, change: Change, evicted: Set[int]) -> Draft:
-    """Give the opposite of a change, to be made of the model as it is now.
+    """Draft that reverses a change, for the present version of the model.
 
-    Removed rows come back under new ids, as rows that are added do. Of added rows those are removed
-    that are still there; `evicted` are the ids that a capacity has made the memory forget.
+    Removed rows are added again under new ids. Of added rows, the rows still in the memory are
+    removed; `evicted` are ids evicted because of a capacity.
 
     Raises
     ------
     ValueError
-        If rows of the change are not remembered any more, or what was removed is no longer kept.
+        If rows of the change are no longer remembered, or removed rows no longer stored.
     """
     what = f"Change {change.version} ({change.kind}) cannot be undone"
     ids = change.ids
@@ -230,7 +231,7 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change, evicted: Set[int
 
 
 def undone_by(history: Sequence[Change]) -> dict[int, int]:
-    """Versions that stand undone, each with the version that undid it."""
+    """Versions that are undone now, with the version of the undo."""
     undone: dict[int, int] = {}
     for later in reversed(history):
         undoes = later.details.get("undoes")
@@ -240,10 +241,10 @@ def undone_by(history: Sequence[Change]) -> dict[int, int]:
 
 
 def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[FittedModel, Change]:
-    """Make a change of a version of a model; give the new one, and what came of it.
+    """Apply a change to a version of a model; returns the new version and the recorded change.
 
-    A draft is made for the first time; a change from the journal is made as it was then, the rows
-    that were forgotten for the capacity included.
+    A draft is applied for the first time. A change from the journal is repeated exactly, with the
+    same evicted rows.
     """
     details = change.details
     if change.kind in (ADD, FEEDBACK):
@@ -280,18 +281,18 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
 
 
 def replay(model: Any, fitted: FittedModel, found: Sequence[Change]) -> FittedModel:
-    """Make changes from the journal again, and give the result; it is not published yet.
+    """Apply changes from the journal again; returns the new version, not published yet.
 
     Raises
     ------
     StoreError
-        If a change cannot be made, or comes out otherwise than it was acknowledged.
+        If a change cannot be applied, or gives other ids than recorded.
     """
     bound: dict[str, Any] = {}
     for change in found:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # they were given when the change was made
+                warnings.simplefilter("ignore")  # issued when the change was made first
                 fitted, made = apply(model, fitted, change)
             if made.ids != change.ids:
                 raise ValueError(f"it gives the ids {made.ids[:3]}, not {change.ids[:3]}")
@@ -323,7 +324,7 @@ def pack_table(rows: Any) -> bytes:
 
 
 def unpack_table(stored: bytes, n_rows: int) -> Any:
-    """Rows from what `pack_table` returned; ValueError if these are others, or not as many."""
+    """Rows from the result of `pack_table`; ValueError for other data or numbers of rows."""
     table = read_stream(stored, n_rows)
     if table.schema.pandas_metadata is None:
         return tensors_of(table, "row")
@@ -351,7 +352,7 @@ def _labels_of(fitted: FittedModel, ids: Any) -> np.ndarray:
 
 
 def plain_ids(ids: Any) -> tuple[int, ...]:
-    """Ids as JSON holds them; ValueError for what is no sequence of whole numbers."""
+    """Ids as plain data for JSON; ValueError unless they are a sequence of integers."""
     return tuple(as_ids(ids, torch.device("cpu"), unique=False).tolist())
 
 

@@ -1,6 +1,6 @@
-"""What the JSON part of a model folder may hold, and what former versions wrote into it.
+"""Schema of the JSON part of a model folder, with conversions from older versions.
 
-Everything else is refused by its name.
+Everything else is refused by an error that names it.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from nearwise.training import Augmentation, HeadConfig, TrainConfig
 from nearwise.warn import warn_user
 
 _TABLE_SPACES = ("features", "supervised", "trained")
-_LARGEST = 2**53  # whole numbers beyond are not counts
+_LARGEST = 2**53  # largest count
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Size = Annotated[int, Field(ge=1, le=_LARGEST)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -38,24 +38,24 @@ _SPLITTERS = (
     "GroupShuffleSplit",
     "PredefinedSplit",
 )
-_NOW_SETTINGS = ("embedder", "tta", "device", "capacity", "eviction")  # parameters, once
+_NOW_SETTINGS = ("embedder", "tta", "device", "capacity", "eviction")  # parameters in old versions
 _FORMER_SETTINGS = ("pooling", "null", "num_heads", "tta_merge", "memory_budget")
 _FORMER_EVICTIONS = ("class-balanced", "importance")
 _PLAIN: TypeAdapter[Any] = TypeAdapter(int | float | Literal["auto", "latest"] | None)
-# A numpy type of labels: truth values, numbers, objects, text, moments and spans of time.
+# A numpy dtype of labels: booleans, numbers, objects, text, datetimes and timedeltas.
 LabelType = Annotated[
     str, Field(pattern=r"^([|<>=](b1|[iuf][1248]|O)|[<>=](U\d{1,9}|[Mm]8\[\w{1,4}\]))$")
 ]
 
 
 class Part(BaseModel):
-    """One object of the JSON; unknown and missing names and other types are errors."""
+    """JSON object of the schema; unknown names, missing names and other types are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class StoredBank(Part):
-    """Of `MemoryBank`."""
+    """Schema of `MemoryBank`."""
 
     spaces: list[str]
     columns: list[str]
@@ -64,7 +64,7 @@ class StoredBank(Part):
 
 
 class StoredDate(Part):
-    """Of `DateColumn`."""
+    """Schema of `DateColumn`."""
 
     layout: str
     zone: str
@@ -73,7 +73,7 @@ class StoredDate(Part):
 
 
 class StoredColumn(Part):
-    """Of `ColumnReport`."""
+    """Schema of `ColumnReport`."""
 
     name: str
     type: str
@@ -87,7 +87,7 @@ class StoredColumn(Part):
 
 
 class StoredSpelling(Part):
-    """Of `Spelling`."""
+    """Schema of `Spelling`."""
 
     decimal: Decimal
     thousands: Literal["", ".", ",", "'", " "]
@@ -97,7 +97,7 @@ class StoredSpelling(Part):
 
 
 class StoredTable(Part):
-    """Of `TableEncoder`."""
+    """Schema of `TableEncoder`."""
 
     columns: list[str]
     kinds: dict[str, Use]
@@ -108,14 +108,14 @@ class StoredTable(Part):
     has_gaps: list[bool]
     dates: dict[str, StoredDate]
     gap_words: dict[str, list[str]]
-    durations: list[str] = Field(default_factory=list)  # models from before had none
-    spellings: dict[str, StoredSpelling] = Field(default_factory=dict)  # nor these
+    durations: list[str] = Field(default_factory=list)  # missing in older models
+    spellings: dict[str, StoredSpelling] = Field(default_factory=dict)  # missing in older models
     decimal: Decimal = ""
     report: list[StoredColumn]
 
 
 class StoredImages(Part):
-    """Of `ImageEncoder`."""
+    """Schema of `ImageEncoder`."""
 
     height: Size
     width: Size
@@ -123,7 +123,7 @@ class StoredImages(Part):
 
 
 class StoredSpec(Part):
-    """Of `SpaceSpec`."""
+    """Schema of `SpaceSpec`."""
 
     name: str
     metric: Metric
@@ -132,14 +132,14 @@ class StoredSpec(Part):
 
 
 class StoredIndex(Part):
-    """Of `IndexState`, beside its arrays."""
+    """Schema of `IndexState`, without its arrays."""
 
     name: Literal["exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
     n_fitted: Size
 
 
 class StoredAcceptance(Part):
-    """Of `Acceptance`."""
+    """Schema of `Acceptance`."""
 
     share: Share
     temperature: Positive
@@ -148,7 +148,7 @@ class StoredAcceptance(Part):
 
 
 class StoredCorrection(Part):
-    """Of `ClassCorrection`."""
+    """Schema of `ClassCorrection`."""
 
     shift: list[Finite]
     scale: list[Positive]
@@ -158,7 +158,7 @@ class StoredCorrection(Part):
 
 
 class StoredLabelModel(Part):
-    """Of the label model, where it is not that labels are taken as given without a look."""
+    """Schema of a label model with an estimated or given transition."""
 
     matrix: list[list[Share]]
     rate: Share
@@ -169,16 +169,16 @@ class StoredLabelModel(Part):
 
 
 class StoredHead(Part):
-    """Of `PretrainedNeighborHead`."""
+    """Schema of the settings of `PretrainedNeighborHead`."""
 
     width: Size
-    n_layers: Annotated[int, Field(ge=1, le=64)]  # built one by one before shapes are compared
+    n_layers: Annotated[int, Field(ge=1, le=64)]  # bounded, as layers are built before the check
     num_heads: Size
     hidden: Size
 
 
 class StoredNetwork(Part):
-    """Of `NeighborNetwork`; the embedder checks its own settings."""
+    """Schema of `NeighborNetwork`; the embedder checks its own settings."""
 
     embedder: dict[str, Any]
     n_classes: Size
@@ -188,27 +188,27 @@ class StoredNetwork(Part):
 
 
 class StoredEmbedding(Part):
-    """Of `Embedding`."""
+    """Schema of `Embedding`."""
 
     kind: str
     networks: Annotated[list[StoredNetwork], Field(min_length=1)]
 
 
 class StoredFeatures(Part):
-    """Of `FeatureSpace`."""
+    """Schema of `FeatureSpace`."""
 
     kind: Literal["standard", "quantile", "raw", "whitened"]
 
 
 class StoredStage(Part):
-    """Of `StageSpace`."""
+    """Schema of `StageSpace`."""
 
     encoder: StoredTable
     features: StoredFeatures
 
 
 class StoredCandidate(Part):
-    """Of `Candidate`; `kind` names an array model, "skops" any other classifier."""
+    """Schema of `Candidate`; `kind` is an array model, or "skops" for any other classifier."""
 
     name: str
     view: Literal["dense", "ordinal", "ordinal_filled"]
@@ -217,7 +217,7 @@ class StoredCandidate(Part):
 
 
 class StoredBase(Part):
-    """Of `Base`."""
+    """Schema of `Base`."""
 
     gates: dict[str, Positive]
     n_classes: Size
@@ -226,7 +226,7 @@ class StoredBase(Part):
 
 
 class StoredMerging(Part):
-    """Of how several views of a row are merged."""
+    """Schema of the merge of several views of a row."""
 
     merge: Literal["probabilities", "logits"]
     temperatures: Annotated[list[Positive], Field(min_length=3, max_length=3)]
@@ -234,7 +234,7 @@ class StoredMerging(Part):
 
 
 class StoredJudgement(Part):
-    """Of `Judgement`."""
+    """Schema of `Judgement`."""
 
     acceptance: StoredAcceptance
     part_temperatures: Annotated[list[Positive], Field(min_length=2, max_length=2)]
@@ -244,7 +244,7 @@ class StoredJudgement(Part):
 
 
 class StoredStream(Part):
-    """Of `StreamState`."""
+    """Schema of `StreamState`."""
 
     seed: int
     refreshed_at: Count
@@ -252,23 +252,23 @@ class StoredStream(Part):
     first: Count
     declared: bool
     half_life: Positive | None
-    changed: Count = 0  # models from before were not judged again
+    changed: Count = 0  # missing in older models, which were not recalibrated
 
 
 class StoredJournal(Part):
-    """Which change of the folder's journal is the last that the folder holds."""
+    """Schema of the last journal change that the folder itself contains."""
 
     lineage: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     version: Count
 
 
 class StoredCommon(Part):
-    """What the JSON parts of all folders hold."""
+    """Common schema of the JSON parts of all folders."""
 
     bank: StoredBank
     specs: Annotated[list[StoredSpec], Field(min_length=1)]
     index: IndexName
-    indexes: dict[str, StoredIndex] = Field(default_factory=dict)  # models from before had none
+    indexes: dict[str, StoredIndex] = Field(default_factory=dict)  # missing in older models
     choice: dict[str, Any]
     history: list[dict[str, Any]]
     head: StoredHead
@@ -285,7 +285,7 @@ class StoredCommon(Part):
 
 
 class StoredModel(StoredCommon):
-    """The whole JSON part of a classifier's folder."""
+    """Schema of the complete JSON part of a classifier's folder."""
 
     encoder: StoredTable | StoredImages
     acceptance: StoredAcceptance
@@ -306,7 +306,7 @@ class StoredModel(StoredCommon):
 
 
 class StoredNumberCandidate(StoredCandidate):
-    """Of `NumberCandidate`."""
+    """Schema of `NumberCandidate`."""
 
     kind: Literal[  # type: ignore[assignment]
         "linear",
@@ -324,7 +324,7 @@ class StoredNumberCandidate(StoredCandidate):
 
 
 class StoredNumberBase(Part):
-    """Of `NumberBase`."""
+    """Schema of `NumberBase`."""
 
     weights: dict[str, Positive]
     center: Finite
@@ -332,7 +332,7 @@ class StoredNumberBase(Part):
 
 
 class StoredSpread(Part):
-    """Of `Spread`."""
+    """Schema of `Spread`."""
 
     factor: Positive
     left_out: Positive
@@ -340,7 +340,7 @@ class StoredSpread(Part):
 
 
 class StoredRegressor(StoredCommon):
-    """The whole JSON part of a regressor's folder."""
+    """Schema of the complete JSON part of a regressor's folder."""
 
     encoder: StoredTable
     features: StoredFeatures
@@ -352,7 +352,7 @@ class StoredRegressor(StoredCommon):
 
 
 def check_number_json(meta: dict[str, Any]) -> None:
-    """Do what `check_json` does, for a regressor."""
+    """Check the JSON part of a regressor's folder; ValueError names the first wrong entry."""
     try:
         model = StoredRegressor.model_validate(meta)
     except ValidationError as error:
@@ -375,9 +375,9 @@ def check_number_json(meta: dict[str, Any]) -> None:
 
 
 def check_json(meta: dict[str, Any]) -> None:
-    """Refuse a JSON part whose names, types or ranges are not those that are written.
+    """Check names, types and ranges of the JSON part of a classifier's folder.
 
-    The ValueError names the first entry that is wrong.
+    The ValueError names the first wrong entry.
     """
     try:
         model = StoredModel.model_validate(meta)
@@ -387,16 +387,16 @@ def check_json(meta: dict[str, Any]) -> None:
 
 
 def check_params(kind: Any, params: dict[str, Any]) -> None:
-    """Refuse parameters that the constructor of `kind` does not know or that have another type."""
+    """Raise ValueError for constructor parameters of `kind` with unknown names or wrong types."""
     hints = get_type_hints(kind.__init__)
     known = inspect.signature(kind).parameters
     for name in known:
-        if name not in params and name != "estimator":  # one of the user's own is stored apart
+        if name not in params and name != "estimator":  # a user's estimator is stored separately
             raise ValueError(f"params.{name}: missing")
     for name, value in params.items():
         if name not in known:
             raise ValueError(f"params.{name}: {kind.__name__} has no such parameter")
-        if name not in hints:  # of a class of the user's own
+        if name not in hints:  # parameter of a user's subclass
             continue
         try:
             adapter = TypeAdapter(hints[name], config=ConfigDict(arbitrary_types_allowed=True))
@@ -407,7 +407,7 @@ def check_params(kind: Any, params: dict[str, Any]) -> None:
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    # Of a part that may be one of two, the classes tried stand in the path.
+    # For a union, the path includes the names of the schema classes tried.
     parts = [str(part) for part in first["loc"] if not str(part).startswith("Stored")]
     where = ".".join(parts)
     value = repr(first["input"])
@@ -417,7 +417,7 @@ def _first(error: ValidationError) -> str:
 
 
 def _check_lengths(model: StoredModel) -> None:
-    """Refuse parts of the JSON that do not fit each other."""
+    """Raise ValueError if parts of the JSON do not fit each other."""
     n_classes = len(model.classes)
     if model.bank.n_classes != n_classes:
         raise ValueError(f"bank.n_classes: {model.bank.n_classes} for {n_classes} classes")
@@ -457,14 +457,14 @@ def _check_lengths(model: StoredModel) -> None:
 
 
 def _check_columns(model: Any) -> None:
-    """Refuse columns of a table that do not fit each other."""
+    """Raise ValueError if the columns of a table do not fit each other."""
     if len(model.feature_names_in) not in (0, model.n_features_in):
         raise ValueError("feature_names_in: not one name per column")
     _check_table("encoder", model.encoder)
 
 
 def _check_common(model: StoredCommon) -> None:
-    """Refuse key spaces that do not fit each other."""
+    """Raise ValueError if key spaces do not fit each other or the bank."""
     for spec in model.specs:
         if spec.n_neighbors > model.bank.next_id:
             raise ValueError(
@@ -504,7 +504,7 @@ def _check_table(where: str, table: StoredTable) -> None:
 
 
 def stored_cv(cv: Any) -> Any:
-    """Give `cv` as it is stored; what cannot be rebuilt becomes "auto", with a warning."""
+    """Plain form of `cv` for JSON; other splitters become "auto", with a warning."""
     if cv is None or isinstance(cv, str | Number):
         return cv
     kind = type(cv)
@@ -517,12 +517,12 @@ def stored_cv(cv: Any) -> Any:
         return "auto"
     params = {name: getattr(cv, name) for name in inspect.signature(kind).parameters}
     if not isinstance(params.get("random_state"), int | np.integer | None):
-        params["random_state"] = None  # a generator moves on
+        params["random_state"] = None  # the state of a generator changes with use
     return {"splitter": name} | params
 
 
 def read_cv(stored: Any) -> Any:
-    """Rebuild `cv`; ValueError if it is neither plain nor a splitter that is known."""
+    """Rebuild `cv`; ValueError if it is neither plain nor a known splitter."""
     if not isinstance(stored, dict):
         return _PLAIN.validate_python(stored, strict=True)
     params = dict(stored)
@@ -532,8 +532,8 @@ def read_cv(stored: Any) -> Any:
 
 
 def replace_former(params: dict[str, Any], known: Container[str]) -> None:
-    """Change parameters of former versions, in place, to the `known` ones that there are now."""
-    if params.get("preset") == "fast":  # decided about the fit, and not about predictions
+    """Convert parameters of older versions, in place, to the `known` present ones."""
+    if params.get("preset") == "fast":  # affected only the fit, not predictions
         params["preset"] = "default"
     if "cv" in known and {"n_members", "validation_fraction"} <= params.keys():
         _join_old_cv(params)
@@ -549,7 +549,7 @@ def replace_former(params: dict[str, Any], known: Container[str]) -> None:
 
 
 def _without_former(settings: dict[str, Any]) -> dict[str, Any]:
-    """Leave out settings that former versions had; those of trainings with a warning."""
+    """Drop settings of older versions; dropped training settings cause a warning."""
     kept = {name: value for name, value in settings.items() if name not in _FORMER_SETTINGS}
     lost: list[str] = []
     for name, kind in (("train", TrainConfig), ("head", HeadConfig)):
@@ -567,13 +567,13 @@ def _without_former(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(values: dict[str, Any], kind: type[BaseModel], lost: list[str]) -> dict[str, Any]:
-    """Keep settings that `kind` has, and add the names of the others to `lost`."""
+    """Select the settings that `kind` has; append the names of the others to `lost`."""
     lost += [name for name in values if name not in kind.model_fields]
     return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
 def replace_former_eviction(params: dict[str, Any]) -> None:
-    """Change, in place, how rows are forgotten, where former versions did so in another way."""
+    """Replace an eviction of older versions by "reservoir", in place, with a warning."""
     if params.get("eviction") in _FORMER_EVICTIONS:
         warn_user(
             f"The model forgets rows by eviction={params['eviction']!r}, which nearwise no longer "
@@ -583,7 +583,7 @@ def replace_former_eviction(params: dict[str, Any]) -> None:
 
 
 def _join_old_cv(params: dict[str, Any]) -> None:
-    """Make `cv` of the two parameters that folders up to version 6 hold in its place."""
+    """Set `cv` from the two parameters that folders up to version 6 have instead."""
     n_folds = _PLAIN.validate_python(params.pop("n_members"), strict=True)
     share = _PLAIN.validate_python(params.pop("validation_fraction"), strict=True)
     if isinstance(share, float):

@@ -1,4 +1,4 @@
-"""The parts of a regressor in a folder: tensors, JSON, and scikit-learn parts through skops."""
+"""Parts of a regressor's folder: tensors, JSON, and scikit-learn models by skops."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -32,13 +32,13 @@ from nearwise.nn import PretrainedNumberHead
 
 KIND, OLDEST = "attention k-NN regressor", 8
 OPENED_BY, Columns = "AttnKNNRegressor.load", ColumnsOfNumbers  # as in `class_parts`
-_UNITS = ("center", "scale", "least", "most", "logs")  # of a candidate's predictions
+_UNITS = ("center", "scale", "least", "most", "logs")  # fields about a candidate's unit
 
 
 def pack_predictor(
     predictor: NumberPredictor,
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-    """Take a predictor apart into tensors, JSON and blobs; its indexes excepted."""
+    """Tensors, JSON and blobs of a predictor, without its indexes."""
     bank_tensors, bank_meta = predictor.views.bank.state()
     models, blobs = predictor.row_models, dict[str, bytes]()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
@@ -76,7 +76,7 @@ def _packed_base(
 
 
 def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> NumberPredictor:
-    """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
+    """Rebuild a predictor from the result of `pack_predictor`, with a checked JSON part."""
     meta, tensors = folder.meta, folder.tensors
     with part_of_folder("side columns"):
         check_bank(meta, tensors)
@@ -112,7 +112,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> NumberPredictor:
 
 
 def _check_columns(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse targets and left-out predictions that are not one finite number per row."""
+    """Raise ValueError unless targets and left-out predictions are one float64 per row."""
     n_rows = len(tensors["bank/ids"])
     for name in (TARGET, *([] if meta["base"] is None else [LOCATION])):
         column = tensors[f"bank/columns.{name}"]
@@ -131,21 +131,21 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> NumberBase:
 
 
 def own_meta(fitted: FittedRegressor) -> dict[str, Any]:
-    """Give nothing: a regressor holds no more than every model."""
+    """Empty JSON: a regressor has only predictor and rows."""
     return {}
 
 
 def checked(content: Folder, path: Path) -> Folder:
-    """Check the JSON part; ValueError."""
+    """Check the JSON part; ValueError if an entry is wrong."""
     check_number_json(content.meta)
     return content
 
 
 def rebuilt(meta: dict[str, Any], common: dict[str, Any]) -> FittedRegressor:
-    """Make the fitted model of its fields."""
+    """Fitted model from its common fields."""
     return FittedRegressor(**common)
 
 
 def predictions(fitted: FittedRegressor, columns: dict[str, Tensor]) -> Tensor:
-    """Give the base's predictions of rows, in standard deviations of the targets."""
+    """Predictions of the base, in standard deviations of the targets."""
     return columns.get(LOCATION, torch.zeros(1)) / fitted.predictor.row_models.scale

@@ -1,6 +1,6 @@
-"""A fitted model as a folder, with the journal of its changes.
+"""Saving and loading of fitted models as folders, with a journal of changes.
 
-`class_parts` and `number_parts` hold what differs between estimators, under the same names.
+`class_parts` and `number_parts` have the functions that differ between classifier and regressor.
 """
 
 import inspect
@@ -57,14 +57,14 @@ from nearwise.memory import (
 from nearwise.training.settings import plain_message
 from nearwise.warn import warn_user
 
-# Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
+# Raised when the stored format or the parameters change; tests/store has a folder of each version.
 VERSION = 8
-_FEW = 4  # rows that a folder is tried with
-_CLOSE = 1e-6  # a base of one's own may sum in another order each time
+_FEW = 4  # rows in the test of a folder
+_CLOSE = 1e-6  # tolerance for a user's base, which may sum in another order each time
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a model depends on."""
+    """Versions of the packages that a model depends on."""
     import sklearn
 
     import nearwise
@@ -79,7 +79,7 @@ def versions() -> dict[str, str]:
 
 
 def plain_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as JSON holds them: numpy's numbers and sequences become Python's."""
+    """Parameters as plain data for JSON; numpy numbers and sequences become Python types."""
     return {str(name): _plain_value(value) for name, value in params.items()}
 
 
@@ -100,7 +100,7 @@ def _plain_value(value: Any) -> Any:
 def pack_model(
     model: Any, fitted: FittedModel
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-    """Take one version of an estimator apart into tensors, JSON and blobs."""
+    """Tensors, JSON and blobs of one version of an estimator."""
     tensors, meta, blobs = model.folder_parts.pack_predictor(fitted.predictor)
     meta["indexes"], learned = pack_indexes(fitted.predictor.views)
     row_tensors, row_blobs = pack_rows(fitted.rows)
@@ -113,7 +113,7 @@ def pack_model(
     if not (params["estimator"] is None or isinstance(params["estimator"], str)):
         blobs["param.base"] = dump_model(params.pop("estimator"))
     if not isinstance(params.get("random_state"), int | None):
-        params["random_state"] = None  # a generator moves on; the fitted model does not need it
+        params["random_state"] = None  # a generator's state changes, and the model needs none
     meta |= model.folder_parts.own_meta(fitted) | {
         "params": params,
         "n_features_in": fitted.columns.n_features_in_,
@@ -136,9 +136,9 @@ def save_model(
     overwrite: bool = False,
     locked: bool = False,
 ) -> FolderState:
-    """Write a version of a classifier to a folder, in one step; see `AttnKNNClassifier.save`.
+    """Write a version of an estimator to a folder, atomically; see `AttnKNNClassifier.save`.
 
-    `locked`: the caller holds the folder's lock. Gives what is held of the folder now.
+    `locked`: the caller holds the folder's lock. Returns the new state of the folder.
     """
     path = Path(folder)
     before = None if overwrite else fitted.folders.get(os.path.realpath(path))
@@ -179,7 +179,7 @@ def save_model(
 
 
 def note_folder(fitted: FittedModel, folder: str | os.PathLike[str], state: FolderState) -> None:
-    """Note that a version, or an earlier one, was written to a folder."""
+    """Record the state of a folder that this version, or an earlier one, was written to."""
     key = os.path.realpath(folder)
     held = fitted.folders.get(key)
     if held is not None and held.lineage == state.lineage:  # changed since the folder was written
@@ -201,17 +201,17 @@ def _refuse_later_changes(path: Path, before: FolderState) -> None:
 
 
 def _clear_journal(path: Path, state: FolderState) -> None:
-    """Take out of the journal what the folder holds now, except removed rows, which undo needs.
+    """Remove changes from the journal that the folder contains, except removals, for undo.
 
-    The caller holds the folder's lock. Loading relies on the folder, so that what fails here costs
-    space and no change.
+    The caller holds the folder's lock. Loading reads the folder first, so that a failure here costs
+    only disk space.
     """
     if folder_generation(path) != state.generation:
         return  # saved by another process since
     with Journal(path) as journal:
         try:
             journal.fold(state.lineage, state.version, keep=REMOVE)
-        except StoreError:  # of the model that was there before: its own was read before the save
+        except StoreError:  # journal of the replaced model
             journal.discard()
         except OSError as error:
             warn_user(f"{path} is saved, but its journal could not be cleared: {error}")
@@ -220,10 +220,10 @@ def _clear_journal(path: Path, state: FolderState) -> None:
 def _check_written(
     model: Any, fitted: FittedModel, written: Folder, trusted: Sequence[str], path: Path
 ) -> None:
-    """Refuse to replace the old folder by one that does not open as the model that was saved.
+    """Raise StoreError if the written folder does not load as the saved model.
 
-    Parts of nearwise's own must come back to the bit. A base of one's own must predict as before,
-    as only its package knows what it is.
+    Parts of nearwise must be equal to the bit. A user's base must give the same predictions, as
+    its content cannot be compared.
     """
     try:
         stored = rebuilt(type(model), written, trusted, path)
@@ -252,7 +252,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
-    """Read an estimator of class `kind` that `save_model` wrote."""
+    """Load an estimator of class `kind` from a folder of `save_model`."""
     path = Path(folder)
     content, state, changes = _read_with_changes(path, kind.folder_parts)
     model = rebuilt(kind, content, trusted, path)
@@ -264,7 +264,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
 
 
 def parts_of(path: Path) -> Any:
-    """Give the parts that a folder's kind asks for; those of a classifier where it is strange."""
+    """Return the module of parts for a folder's kind; `class_parts` for an unknown kind."""
     from nearwise.estimators.storage import class_parts, number_parts
 
     kind = folder_kind(path)
@@ -272,7 +272,7 @@ def parts_of(path: Path) -> Any:
 
 
 def changes_of(folder: str | os.PathLike[str]) -> list[Change]:
-    """All changes of a saved classifier since it was fitted, oldest first; nothing is rebuilt."""
+    """All changes of a saved estimator since its fit, oldest first, without loading it."""
     path = Path(folder)
     _, state = _read(path, None)
     with Journal(path) as journal:
@@ -280,9 +280,9 @@ def changes_of(folder: str | os.PathLike[str]) -> list[Change]:
 
 
 def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
-    """Go on from a classifier as it was last saved, if changes since are lost; whether they were.
+    """Reset a folder to its last saved state if later changes are lost; True if they were.
 
-    Versions and the history begin anew then, so that no version names two states of the memory.
+    Versions and history then start again, so that no version number means two states.
     """
     path = Path(folder)
     with locked_folder(path), Journal(path) as journal:
@@ -295,7 +295,7 @@ def accept_lost_changes(kind: Any, folder: str | os.PathLike[str]) -> bool:
 
 
 def _read_with_changes(path: Path, parts: Any) -> tuple[Folder, FolderState, list[Change]]:
-    """Read a folder, and the changes that its journal has beyond it."""
+    """Read a folder, and the later changes in its journal."""
     before = None
     with Journal(path) as journal:
         while True:
@@ -313,11 +313,11 @@ def _read_with_changes(path: Path, parts: Any) -> tuple[Folder, FolderState, lis
                         f"{path} is older than its journal, which was folded into a later state "
                         "of the folder. Restore both from one copy.",
                     ) from error
-            before = state.generation  # the folder was saved since: read what there is now
+            before = state.generation  # the folder was saved in between: read it again
 
 
 def _read(path: Path, parts: Any) -> tuple[Folder, FolderState]:
-    """Read a folder of these parts; where they are None, of those that it is of."""
+    """Read a folder of the kind of `parts`; None means any kind."""
     found = parts or parts_of(path)
     try:
         content = read_folder(
@@ -351,7 +351,7 @@ def _invalid(path: Path, error: Exception) -> StoreError:
 
 
 def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
-    """Rebuild an estimator from a folder's content; StoreError names the part that is not right."""
+    """Rebuild an estimator from a folder's content; StoreError names the first wrong part."""
     parts = kind.folder_parts
     try:
         with part_of_folder("JSON"):
@@ -403,10 +403,10 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
 
 
 def _columns_of_few(fitted: Any) -> dict[str, Tensor]:
-    """Let the models see a few remembered rows, and give what the memory keeps beside their keys.
+    """Bank columns of a few remembered rows, computed again as a test of the models.
 
-    What no single check of a folder finds shows here: ValueError if these are not finite, or not of
-    the width of what is remembered.
+    Finds errors that no single check of a folder finds: ValueError if keys or columns are not
+    finite, or not of the width in the bank.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -420,7 +420,7 @@ def _columns_of_few(fitted: Any) -> dict[str, Tensor]:
 
 
 def _device_here(model: Any) -> torch.device:
-    """Device of a model that may have been saved on another machine."""
+    """Device for a loaded model; "auto" if the saved device is not available here."""
     try:
         return choose_device(Settings.of(model.settings).device)
     except ValueError as error:

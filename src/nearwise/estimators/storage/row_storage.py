@@ -1,4 +1,4 @@
-"""The memory on disk: rows as given (arrays as tensors, tables as Parquet), learned indexes."""
+"""The memory on disk: original rows (tensors or Parquet) and trained indexes."""
 
 import datetime
 import io
@@ -17,7 +17,7 @@ from nearwise.memory import Folder, MemoryBank
 from nearwise.memory.arrow import checked
 from nearwise.memory.index import IndexState
 
-_ABSENT = -1  # in place of the cell of a row that came later
+_ABSENT = -1  # cell of a row that is not in the index
 _WITH_CELLS = "ivf-flat"
 
 
@@ -31,14 +31,14 @@ def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[
 
 
 def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """Put new rows, of the same columns, after others; a column may be empty in them."""
+    """Append rows with the same columns; a column of the new rows may be empty."""
     new = new.set_axis(rows.columns, axis=1)
     rows, new = rows.copy(deep=False), new.copy(deep=False)
     for name in rows.columns:
         if not new[name].isna().all() or pd.api.types.is_bool_dtype(rows[name]):
             continue
         dtype: Any = rows[name].dtype
-        if isinstance(dtype, np.dtype) and dtype.kind in "iu":  # without a value for gaps
+        if isinstance(dtype, np.dtype) and dtype.kind in "iu":  # cannot hold gaps
             dtype = pd.UInt64Dtype() if dtype.kind == "u" else pd.Int64Dtype()
             rows[name] = rows[name].astype(dtype)
         try:
@@ -51,9 +51,9 @@ def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 
 def storable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Turn columns that Parquet cannot hold (mixed types, intervals) into text.
+    """Convert columns that Parquet cannot store (mixed types, intervals) to text.
 
-    Numbers of several types, truth values among them, and those beyond 64 bits become floats.
+    Numbers of several types, including booleans, and numbers beyond 64 bits become floats.
     """
     columns = {}
     for i, name in enumerate(rows.columns):
@@ -77,7 +77,7 @@ def storable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mixes_dates(column: pd.Series) -> bool:
-    """Whether days and moments are in one column: Arrow would keep only the days."""
+    """Whether a column mixes dates and datetimes; Arrow would keep only the dates."""
     if not pd.api.types.is_object_dtype(column.dtype):
         return False
     kinds = {type(value) for value in column.dropna()}
@@ -90,14 +90,14 @@ def _refuse_odd_categories(dtype: pd.CategoricalDtype) -> None:
 
 
 def unpack_rows(folder: Folder, n_rows: int, n_columns: int) -> pd.DataFrame | np.ndarray:
-    """Training rows from what `pack_rows` returned; ValueError for any other shape."""
+    """Training rows from the result of `pack_rows`; ValueError for any other shape."""
     if "rows" in folder.tensors:
         array: np.ndarray = folder.tensors["rows"].numpy()
         shape = (len(array), int(np.prod(array.shape[1:])))
         _refuse_other_shape(shape, (n_rows, n_columns))
         return array
     stored = io.BytesIO(folder.blobs["rows"])
-    # The file's header is checked before its content: a small one may unpack to much.
+    # The file's header is checked before its content: a small file may unpack to a huge table.
     found = pq.ParquetFile(stored)
     shape = (found.metadata.num_rows, len(found.schema_arrow.names))
     _refuse_other_shape(shape, (n_rows, n_columns))
@@ -114,7 +114,7 @@ def _refuse_other_shape(shape: tuple[int, int], expected: tuple[int, int]) -> No
 
 
 def pack_indexes(views: MemoryViews) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Take the indexes of a memory apart into JSON and tensors."""
+    """JSON and tensors of the indexes of a memory."""
     meta: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     for space, state in views.index_states().items():
@@ -130,7 +130,7 @@ def pack_indexes(views: MemoryViews) -> tuple[dict[str, Any], dict[str, Tensor]]
 def unpack_indexes(
     meta: dict[str, Any], tensors: dict[str, Tensor], bank: MemoryBank
 ) -> dict[str, IndexState]:
-    """Give what indexes have learned, by space, from what `pack_indexes` returned, checked."""
+    """Check and return index states, by space, from the result of `pack_indexes`."""
     states = {}
     for space, described in meta.get("indexes", {}).items():
         with part_of_folder(f"index/{space}"):
@@ -147,7 +147,7 @@ def unpack_indexes(
 def _check_index(
     described: dict[str, Any], cells: Tensor, learned: dict[str, Tensor], n_rows: int, width: int
 ) -> None:
-    """Refuse arrays that no index has, or that do not fit each other."""
+    """Raise ValueError for arrays that no index has, or that do not fit each other."""
     has_cells = described["name"] == _WITH_CELLS
     expected = {"centers"} if has_cells else set()
     if not expected <= {*learned} <= expected | ({"mean"} if has_cells else set()):

@@ -1,7 +1,7 @@
-"""A classifier of the user's own, inside a model folder: written and read with skops.
+"""A user's base estimator in a model folder, written and read with skops.
 
-Only what skops trusts by itself is read without the user's word. Types with parts in C (trees,
-support vectors, k-d trees) are not among them: a forged file could crash the process.
+Types that skops does not trust by default are read only if the user names them. So are types with
+parts in C (trees, support vectors, k-d trees): a forged file could crash the process.
 """
 
 import io
@@ -12,19 +12,19 @@ from typing import Any
 
 from nearwise.conditions import require_extra
 
-# Types of plain Python inside scikit-learn's models that skops does not list.
+# Pure Python types in scikit-learn's models that skops does not list as trusted.
 TRUSTED = (
     "sklearn.calibration._CalibratedClassifier",
     "sklearn.calibration._SigmoidCalibration",
     "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
     "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
 )
-_IN_C = "sklearn.svm."  # skops lists these, but they hand their arrays to C without a check
-_LEAST_ALLOWED, _MOST_PACKED = 2**26, 200  # bytes, and the ratio beyond which a zip is a bomb
+_IN_C = "sklearn.svm."  # trusted by skops, but their arrays reach C code without a check
+_LEAST_ALLOWED, _MOST_PACKED = 2**26, 200  # unpacked bytes always allowed, and largest ratio
 
 
 def _skops() -> Any:
-    """Import what writes and reads them."""
+    """Import skops; ImportError names the extra to install."""
     require_extra("A saved model with a base of your own", "own-base", "skops")
     import skops.io
 
@@ -38,9 +38,9 @@ def dump_model(model: Any) -> bytes:
 
 
 def untrusted_types(blob: bytes) -> list[str]:
-    """Names of the types that `load_model` reads only where the caller trusts them, sorted.
+    """Sorted names of the types that `load_model` reads only if the caller trusts them.
 
-    ValueError if the bytes are not of `dump_model`, or would unpack to far more than they are.
+    ValueError if the bytes are not from `dump_model`, or would unpack to a far larger size.
     """
     _refuse_bomb(blob)
     in_c = {name for name in _types(blob) if name.startswith(_IN_C)}
@@ -48,7 +48,7 @@ def untrusted_types(blob: bytes) -> list[str]:
 
 
 def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
-    """Read a model whose types are all trusted, by skops or by the caller."""
+    """Read a model; UntrustedTypesError unless skops or the caller trusts all of its types."""
     unknown = [name for name in untrusted_types(blob) if name not in trusted]
     if unknown:
         raise UntrustedTypesError(unknown)
@@ -56,7 +56,7 @@ def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
 
 
 class UntrustedTypesError(ValueError):
-    """A stored classifier holds types (`names`) that were not given as trusted."""
+    """Error for a stored estimator with types (`names`) that the caller does not trust."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(
@@ -77,7 +77,7 @@ def _refuse_bomb(blob: bytes) -> None:
 
 
 def _types(blob: bytes) -> Iterator[str]:
-    """Names of all types that a skops archive mentions."""
+    """Names of all types in a skops archive."""
     with zipfile.ZipFile(io.BytesIO(blob)) as archive:
         waiting = [json.loads(archive.read("schema.json"))]
     while waiting:

@@ -1,4 +1,4 @@
-"""Checks of the tensors in a model folder: what no write can have produced is refused."""
+"""Checks of the tensors in a model folder: impossible values raise ValueError."""
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
@@ -22,25 +22,24 @@ from nearwise.estimators.storage.stored_base import (
 )
 from nearwise.memory import Folder
 
-# Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.
+# Tensors that may hold infinity or NaN: thresholds of trees, and gaps in the original rows.
 _MAY_BE_INFINITE = ("base/", "rows")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk that code is compiled to
-_TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk, as at compilation
+_TOLERANCE = 1e-3  # largest error of the sum of float32 shares
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
 class InvalidPartError(ValueError):
-    """A part of a folder that cannot be what was written; the message begins with its name."""
+    """Error for an invalid part of a folder; the message starts with the part's name."""
 
 
 @contextmanager
 def part_of_folder(name: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a part is read into an `InvalidPartError` that names it.
+    """Convert errors while reading a part to an `InvalidPartError` with the part's name.
 
-    A stored part may be anything, so that checks cannot foresee every error. A missing package,
-    types that nobody trusts and a lack of memory or disk space are not faults of the part and stay
-    as they are.
+    A stored part may be anything, so checks cannot foresee every error. Errors that are not faults
+    of the part stay unchanged: a missing package, untrusted types, no memory or disk space.
     """
     try:
         yield
@@ -56,14 +55,14 @@ def part_of_folder(name: str) -> Iterator[None]:
 
 
 def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Tensors whose names begin with a prefix, without it."""
+    """Tensors with a common name prefix, under their names without the prefix."""
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse values that are not finite, class shares that are none, and columns out of range.
+    """Raise ValueError for infinite values, invalid class shares and columns out of range.
 
-    `meta` is the JSON part, checked. The ValueError names the first tensor that is wrong.
+    `meta` is the checked JSON part. The ValueError names the first wrong tensor.
     """
     check_bank(meta, tensors)
     n_classes = meta["bank"]["n_classes"]
@@ -71,13 +70,13 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     if prior.shape != (n_classes,) or not _are_shares(prior):
         raise ValueError(f"prior is not the shares of {n_classes} classes")
     for name, entries in _per_class(meta):
-        # Classes that came later have none.
+        # Classes added later have no entry.
         if entries is not None and not 2 <= len(entries) <= len(prior):
             raise ValueError(f"{name} has {len(entries)} entries for {len(prior)} classes")
 
 
 def check_bank(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse values that are not finite, and columns of the memory that are out of range."""
+    """Raise ValueError for infinite values, and for columns of the memory out of range."""
     n_classes = meta["bank"]["n_classes"]
     for name, tensor in tensors.items():
         free = name.startswith(_MAY_BE_INFINITE)
@@ -101,7 +100,7 @@ def check_bank(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 
 def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
-    """Give the lists of the JSON part that hold an entry per class of some fit."""
+    """Iterate over the lists of the JSON part with one entry per class of a fit."""
     for where, part_of in (("", meta), ("of_fit ", meta.get("of_fit") or {})):
         of_views = (part_of.get("views") or {}).get("classes")
         found: dict[str, Any] = {where: part_of.get("class_correction"), f"{where}views ": of_views}
@@ -116,7 +115,7 @@ def _are_shares(values: Tensor) -> bool:
 
 
 def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:
-    """Refuse a feature map whose arrays do not fit the columns; the ValueError names the first."""
+    """Raise ValueError if the arrays of a feature map do not fit the columns."""
     n_numbers = len(encoder.numeric)
     one_row = Encoded(np.zeros((1, n_numbers)), np.zeros((1, len(encoder.categorical)), int))
     width = encoder.dense(one_row).shape[1]
@@ -150,7 +149,7 @@ def unpack_features(
 def pack_candidate(
     candidate: Candidate, tensors: dict[str, Tensor], blobs: dict[str, bytes]
 ) -> dict[str, Any]:
-    """Take the models of a base's candidate apart; what JSON holds of it is returned."""
+    """Store the models of a base's candidate in `tensors` or `blobs`; returns its JSON."""
     kind = kind_of(candidate.folds[0]) or "skops"
     for number, model in enumerate(candidate.folds):
         name = f"base/{candidate.name}/{number}"
@@ -169,7 +168,7 @@ def unpack_models(
     trusted: Sequence[str],
     check: Callable[[Any], None] = lambda _: None,
 ) -> list[Any]:
-    """Rebuild the models of a candidate from what `pack_candidate` returned; `check` sees each."""
+    """Rebuild the models of a candidate from the result of `pack_candidate`; `check` each."""
     models: list[Any] = []
     for number in range(described["n_models"]):
         name = f"base/{described['name']}/{number}"
@@ -185,17 +184,17 @@ def unpack_models(
 
 
 def check_classes(model: Any, n_classes: int) -> None:
-    """Refuse a classifier of classes that are not there."""
+    """Raise ValueError if a classifier has classes outside 0 to `n_classes` - 1."""
     classes = np.asarray(model.classes_)
     if classes.dtype.kind not in "iu" or classes.min() < 0 or classes.max() >= n_classes:
         raise ValueError(f"its classes are not positions from 0 to {n_classes - 1}")
 
 
 def filled(make: Callable[[], Network], tensors: dict[str, Tensor]) -> Network:
-    """Build a network and give it stored weights, in eval mode.
+    """Build a network in eval mode and load stored weights.
 
-    The shapes are compared on a network without memory first: settings may need more than there
-    is. ValueError if names, shapes or types of the weights are not those of the settings.
+    Shapes are first compared on the meta device, as forged settings may need too much memory.
+    ValueError if names, shapes or types of the weights do not fit the settings.
     """
     with torch.device("meta"):
         described = {name: (t.shape, t.dtype) for name, t in make().state_dict().items()}

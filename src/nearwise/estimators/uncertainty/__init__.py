@@ -1,1 +1,1 @@
-"""How far to trust a prediction: calibration rows, sets, abstention, novelty, explanations."""
+"""Uncertainty of predictions: calibration rows, sets, abstention, novelty, explanations."""

@@ -1,4 +1,4 @@
-"""What trust is built on: rows whose labels their own predictions have not seen."""
+"""Calibration rows: remembered rows with predictions independent of their own labels."""
 
 from typing import NamedTuple, Self
 
@@ -11,8 +11,8 @@ from nearwise.estimators.model.log_linear_pool import Calibration
 from nearwise.estimators.uncertainty.explain import Parts, make_parts
 from nearwise.functional.threads import one_thread
 
-MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
-_LEAST_COUNT = 1.5  # rows of a class below which nothing is known of it without one of them
+MOST_ROWS = 10_000  # most calibration rows; more cost time and add little precision
+_LEAST_COUNT = 1.5  # fewest rows of a class, so that one is left without a left-out row
 
 
 class CalibrationRows(NamedTuple):
@@ -23,19 +23,19 @@ class CalibrationRows(NamedTuple):
     labels : int64 ndarray of shape (n,)
         Class positions.
     parts : Parts
+        Predictions of the rows.
     distance : float64 ndarray of shape (n,)
-        To the k-th neighbor in the feature space, k being the classifier's number of neighbors, in
-        typical neighbor distances.
+        Distance to the k-th neighbor in the feature space, in typical neighbor distances; k is
+        the classifier's number of neighbors.
     truth : float64 ndarray of shape (n, n_classes)
-        How much each row counts as each class: 1 for its label and 0 for the others, or by the
-        label model. Single entries may then be negative or above 1; over many rows they give
-        the right counts. Where they are such shares and a class prior is given, rows count as much
-        as each class in it. With groups a row counts as much as its group has rows less, so that
-        every group counts once.
+        Weight of each row in each class: 1 for its label and 0 for the others, or from the label
+        model. Single entries may then be negative or above 1; sums over many rows are right. With
+        a class prior, such weights are scaled to the prior. With groups, the weight is divided by
+        the size of the row's group, so that every group counts once.
     caveat : str
-        What the label model takes for granted; a clause, or empty.
+        Assumption of the label model; a clause, or empty.
     groups : int64 ndarray of shape (n,), optional
-        Numbers of the groups that rows are left out with.
+        Number of each row's group; groups are left out together.
     """
 
     labels: np.ndarray
@@ -47,35 +47,35 @@ class CalibrationRows(NamedTuple):
 
     @property
     def correct(self) -> np.ndarray:
-        """Whether each row's prediction is its given label, bool (n,)."""
+        """Mask of rows with the given label as prediction, bool (n,)."""
         right: np.ndarray = self.parts.proba.argmax(axis=1) == self.labels
         return right
 
     @property
     def wrong(self) -> np.ndarray:
-        """How much each row counts as a wrong prediction, (n,), of `counts`."""
+        """Weight of each row as a wrong prediction, (n,): `counts` minus that of the class."""
         best = self.parts.proba.argmax(axis=1)
         share: np.ndarray = self.counts - self.truth[np.arange(len(best)), best]
         return share
 
     @property
     def counts(self) -> np.ndarray:
-        """How much each row counts in all, (n,): 1 unless `in_shares`, or one of a group."""
+        """Total weight of each row, (n,): 1, except for `in_shares` or groups."""
         total: np.ndarray = self.truth.sum(axis=1)
         return total
 
     @property
     def in_shares(self) -> bool:
-        """Whether rows count as several classes, as labels may be wrong."""
+        """Whether rows have weight in several classes, because of label noise."""
         return self.groups is None and not np.isin(self.truth, (0.0, 1.0)).all()
 
     @property
     def noun(self) -> str:
-        """What counts once."""
+        """Name of the counted unit: "rows" or "groups"."""
         return "rows" if self.groups is None else "groups"
 
     def take(self, at: np.ndarray) -> Self:
-        """Return some of the rows; groups count once again."""
+        """Select some of the rows; weights within groups are computed anew."""
         groups = None if self.groups is None else self.groups[at]
         truth = self.truth[at]
         if groups is not None:
@@ -90,7 +90,7 @@ class CalibrationRows(NamedTuple):
         )
 
     def one_per_group(self) -> Self:
-        """Return a random row of each group, which counts once; all where there are no groups."""
+        """Select a random row of each group, with weight 1; all rows without groups."""
         if self.groups is None:
             return self
         order = np.random.default_rng(0).permutation(len(self.groups))
@@ -99,11 +99,11 @@ class CalibrationRows(NamedTuple):
 
 @one_thread(torch_only=True)
 def calibration_rows(predictor: ClassPredictor, n_classes: int, n_views: int) -> CalibrationRows:
-    """Predict the calibration rows of later predictions; kept until the memory changes.
+    """Calibration rows with their predictions, cached until the memory changes.
 
-    These are the remembered rows whose labels neither base nor keys have learned, each left out
-    (a random 10,000 of more); after a fit with several views, those of the fit, in one or in all
-    views. Rows of weight 0 are left out.
+    These are remembered rows that base and keys were not trained on, with leave-one-out
+    predictions; a random 10,000 if there are more. After a fit with several views, only rows of the
+    fit, in one or in all views. Rows of weight 0 are excluded.
     """
     cache_key = ("calibration rows", n_classes, n_views)
     if cache_key not in predictor.views.derived:
@@ -114,12 +114,11 @@ def calibration_rows(predictor: ClassPredictor, n_classes: int, n_views: int) ->
 
 
 def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> CalibrationRows:
-    """Keep a random part of the rows that has the class shares predictions are made for.
+    """Draw a random part of the rows with the class shares of the wanted class prior.
 
-    What is then counted on them holds there, whatever came to the memory or went; shares far from
-    those of the rows leave few of them. Rows that count as classes in shares are all kept, and
-    count as each class as often as it would be. Rows of classes that came after the fit are kept
-    as the rarest of the others.
+    Statistics of these rows are then valid under the prior, for any class shares of the memory. A
+    prior far from these shares leaves few rows. With label noise all rows are kept, and their class
+    weights are scaled to the prior. Classes added after the fit are kept like the rarest class.
     """
     if calibration.classes is None or calibration.classes.wanted is None:
         return rows
@@ -138,7 +137,7 @@ def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> Calibr
 
 
 def at_most(positions: Tensor) -> Tensor:
-    """Take a random 10,000 of more positions, ascending."""
+    """Random 10,000 of the positions if there are more, ascending."""
     if len(positions) <= MOST_ROWS:
         return positions
     some = np.random.default_rng(0).choice(positions.numpy(), MOST_ROWS, replace=False)
@@ -146,14 +145,14 @@ def at_most(positions: Tensor) -> Tensor:
 
 
 def group_sizes(groups: np.ndarray) -> np.ndarray:
-    """How many of the rows are of each row's group, (n,)."""
+    """Size of each row's group, (n,)."""
     _, own, size = np.unique(groups, return_inverse=True, return_counts=True)
     found: np.ndarray = size[own]
     return found
 
 
 def judged_positions(predictor: ClassPredictor) -> Tensor:
-    """Bank positions of the rows that can be calibration rows, ascending, (n,)."""
+    """Bank positions of the possible calibration rows, ascending, (n,)."""
     bank, judged = predictor.views.bank, predictor.judged
     if predictor.judged_views is not None:
         judged = judged & torch.isin(bank.ids, predictor.judged_views.ids)

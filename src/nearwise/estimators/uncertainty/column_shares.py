@@ -1,4 +1,4 @@
-"""Which columns separate a row and its neighbors: distances, split by column."""
+"""Contribution of each column to the distances between a row and its neighbors."""
 
 from typing import Any
 
@@ -10,34 +10,34 @@ from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.functional import Metric, paired_distances
 
-_MOST = 2**12  # rows that are encoded at once
+_MOST = 2**12  # rows per block of encoding
 
 
 def column_shares(model: FittedClassifier, row: Any, ids: Any) -> np.ndarray:
     """Split the distances between a row and remembered rows by column.
 
-    The share of a column is how much nearer the row would be with the neighbor's value in that
-    column, the others as they are: exact for keys that are made column by column, otherwise by
-    occlusion. Euclidean distances are split as squares, which add up over columns.
+    The share of a column is the fall of the distance if the row had the neighbor's value in that
+    column. It is exact for keys made column by column, otherwise an occlusion estimate. Euclidean
+    distances are split as squares, as these add up over columns.
 
     Parameters
     ----------
     model : FittedClassifier
-        Of a table or an array.
+        Model of a table or an array.
     row : DataFrame or ndarray of shape (1, n_columns)
-        As in `predict_proba`.
+        Row as in `predict_proba`.
     ids : int64 array-like of shape (n_neighbors,)
-        Of remembered rows.
+        Ids of remembered rows.
 
     Returns
     -------
     shares : ndarray of shape (n_neighbors, n_columns)
-        Non-negative; each row sums to 1, or is 0 where no column makes a difference.
+        Non-negative; each row sums to 1, or is 0 if no column makes a difference.
 
     Raises
     ------
     ValueError
-        If the model is one of images, which have no columns.
+        If the model is one of images, as they have no columns.
     """
     model = model.holding(ids)
     encoder: Any = model.predictor.encoder
@@ -64,7 +64,7 @@ def column_shares(model: FittedClassifier, row: Any, ids: Any) -> np.ndarray:
 
 
 def _mixed(encoder: TableEncoder, query: Encoded, near: Encoded) -> Encoded:
-    """Give the row with one neighbor's value in one column, for all neighbors and columns."""
+    """Make copies of the row with a neighbor's value in one column, for each of both."""
     n_columns = len(encoder.columns)
     numbers = np.tile(query.numbers, (len(near) * n_columns, 1))
     codes = np.tile(query.codes, (len(near) * n_columns, 1))

@@ -11,14 +11,14 @@ _SLACK = 1e-9  # 1 - 0.9 is 0.09999999999999998
 
 
 class Penalty(NamedTuple):
-    """What RAPS adds to the score of labels beyond the first few.
+    """Penalty of RAPS on the scores of all labels but the most probable ones.
 
     Attributes
     ----------
     each : float
-        Added for every rank beyond `free`; at least 0.
+        Penalty per rank beyond `free`; at least 0.
     free : int
-        Most probable labels without a penalty; at least 0.
+        Number of most probable labels without a penalty; at least 0.
     """
 
     each: float
@@ -40,10 +40,10 @@ def nonconformity(
     ----------
     proba : ndarray of shape (n, n_classes)
     method : {"lac", "aps", "raps"}
-        "lac": 1 minus the label's probability. "aps": the probability of all labels that are more
-        probable, and 1 - u of the label's own. "raps": that, and the penalty.
+        "lac": 1 minus the label's probability. "aps": the total probability of all more probable
+        labels, plus 1 - u times the label's own. "raps": "aps" plus the penalty.
     penalty : Penalty
-        Of "raps".
+        Penalty of "raps".
     draws : ndarray of shape (n,), optional
         u of every row, uniform in [0, 1]. Default: 1, so that a label's own probability does not
         count and the most probable label scores 0: no set is empty.
@@ -51,7 +51,7 @@ def nonconformity(
     Returns
     -------
     scores : float64 ndarray of shape (n, n_classes)
-        Larger conforms less.
+        Larger means less conforming.
 
     References
     ----------
@@ -67,7 +67,7 @@ def nonconformity(
     own = np.ones((len(proba), 1)) if draws is None else draws[:, None]
     scores = np.cumsum(ranked, axis=1) - own * ranked
     if draws is None:
-        scores[:, 0] = 0.0  # exactly, and no rounding of p - p
+        scores[:, 0] = 0.0  # exactly, without the rounding error of p - p
     if method == "raps":
         ranks = np.arange(1, proba.shape[1] + 1)
         scores = scores + penalty.each * np.maximum(ranks - penalty.free, 0)
@@ -85,19 +85,19 @@ def p_values(
 ) -> np.ndarray:
     """Conformal p-value of each label of new rows.
 
-    Rows count as each class as far as given by `truth`. Counts of scores that are at least as high
-    are made to fall with the score, which errors in `truth` could undo, towards larger sets.
+    Calibration rows have the class weights in `truth`. Negative weights could make the counts
+    non-monotonic; counts are then raised so that they fall with the score, towards larger sets.
 
     Parameters
     ----------
     scores : ndarray of shape (n, n_classes)
-        Nonconformity of new rows.
+        Nonconformity scores of new rows.
     judged : ndarray of shape (n_rows, n_classes)
-        Nonconformity of every label of the calibration rows.
+        Nonconformity scores of every label of the calibration rows.
     truth : ndarray of shape (n_rows, n_classes)
-        How much a calibration row counts as each class, at most 1 in the long run.
+        Weight of each calibration row in each class; on average at most 1.
     by_class : bool, default=False
-        Whether a label is compared with what counts as its own class only.
+        Whether a label is compared only with calibration rows of its class.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def p_values(
 
 
 def counts_at_least(values: np.ndarray, weight: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Weight of the values that are at least each level; never rising with the level."""
+    """Total weight of the values at or above each level; never rising with the level."""
     order = np.argsort(values, kind="stable")
     tail = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)
     tail = np.maximum.accumulate(tail[::-1])[::-1]
@@ -129,7 +129,7 @@ def counts_at_least(values: np.ndarray, weight: np.ndarray, levels: np.ndarray) 
 
 
 def sets_from_p_values(p: np.ndarray, confidence: float) -> np.ndarray:
-    """Labels whose p-value exceeds 1 - confidence, bool (n, n_classes)."""
+    """Mask of labels with a p-value above 1 - confidence, bool (n, n_classes)."""
     return np.asarray(p > 1.0 - confidence + _SLACK)
 
 
@@ -139,23 +139,23 @@ class PredictionSets(np.ndarray):
     Attributes
     ----------
     classes : ndarray of shape (n_classes,), or None
-        None of an array that was computed from sets.
+        Names of the classes; None for an array computed from sets.
     """
 
     classes: np.ndarray | None = None
 
     @classmethod
     def of(cls, sets: np.ndarray, classes: np.ndarray | None) -> "PredictionSets":
-        """Name the classes of sets."""
+        """Make prediction sets of a bool array and the names of its classes."""
         found = sets.view(cls)
         found.classes = classes
         return found
 
     def __array_finalize__(self, other: Any) -> None:
-        self.classes = None  # whatever was computed may have other columns
+        self.classes = None  # a computed array may have other columns
 
     def __getitem__(self, rows: Any) -> Any:
-        """Take some rows, which know their classes; by columns too, an array that does not."""
+        """Select rows, keeping the classes; a selection of columns has no classes."""
         found = super().__getitem__(rows)
         alike = isinstance(found, PredictionSets) and found.ndim == 2
         if alike and not isinstance(rows, tuple) and np.ndim(rows) < 2:
@@ -180,7 +180,7 @@ class PredictionSets(np.ndarray):
     def to_frame(self) -> pd.DataFrame:
         """One row per set: its size, and a bool column per class."""
         held = self.labels()
-        assert self.classes is not None  # of sets that have labels
+        assert self.classes is not None  # checked by labels()
         name = "size of the set" if "size" in self.classes.tolist() else "size"
         sizes = pd.DataFrame({name: [len(one) for one in held]})
         return pd.concat([sizes, pd.DataFrame(np.asarray(self), columns=self.classes)], axis=1)
@@ -194,7 +194,7 @@ class PredictionSets(np.ndarray):
 
 
 def check_method(method: str) -> Method:
-    """Return the name of a score, checked."""
+    """Check the name of a score and return it."""
     for known in get_args(Method):
         if method == known:
             return method  # type: ignore[return-value]
@@ -202,13 +202,13 @@ def check_method(method: str) -> Method:
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is not a number; True and False are none."""
+    """Raise ValueError if a value is not a number; True and False are not."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         raise ValueError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
 
 
 def check_penalty(penalty: float, free_ranks: float) -> Penalty:
-    """Return the penalty of "raps", checked."""
+    """Check the penalty of "raps" and return it."""
     for name, value in (("penalty", penalty), ("free_ranks", free_ranks)):
         check_number(name, value)
         if not 0 <= value < math.inf:
@@ -222,7 +222,7 @@ def check_penalty(penalty: float, free_ranks: float) -> Penalty:
 
 
 def check_confidence(confidence: float) -> None:
-    """Refuse a confidence that is not strictly between 0 and 1."""
+    """Raise ValueError if a confidence is not strictly between 0 and 1."""
     check_number("confidence", confidence)
     if not 0.0 < confidence < 1.0:
         raise ValueError(
@@ -232,21 +232,21 @@ def check_confidence(confidence: float) -> None:
 
 
 def rows_needed(confidence: float) -> int:
-    """Fewest calibration rows with which any label can be ruled out at a confidence."""
+    """Fewest calibration rows with which sets of a confidence can exclude a label."""
     return max(1, math.ceil(1.0 / (1.0 - confidence) - 1.0 - _SLACK))
 
 
 def check_enough(
     truth: np.ndarray, classes: np.ndarray, confidence: float, *, each: bool, noun: str = "rows"
 ) -> None:
-    """Refuse too few calibration rows, in all or (`each`) of any class; `truth` as in `p_values`.
+    """Check the number of calibration rows, in all and with `each` per class.
 
-    `noun` is what counts once: rows, or groups of them.
+    `truth` as in `p_values`; `noun` is the counted unit: "rows" or "groups".
 
     Raises
     ------
     ValueError
-        Saying how many there are and how many are needed.
+        If there are too few, with the available and the needed number.
     """
     needed = rows_needed(confidence)
     n_rows = round(float(truth.sum()), 1)

@@ -1,4 +1,4 @@
-"""Explanations: the neighbors behind a prediction, and the prediction without each of them."""
+"""Explanations: the neighbors of a prediction, and the prediction without each of them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,25 +20,25 @@ from nearwise.estimators.model.predictor import Predictor
 from nearwise.functional import paired_distances
 
 Explained = TypeVar("Explained", bound=Any)  # an explanation, of a class or a number
-CHUNK = 1_024  # rows that are explained at once
-# What a prediction is based on, for each neighbor shown, largest weight first: bank positions,
-# weights, distances in the feature space, and the prediction without it, (n_shown, n_classes).
+CHUNK = 1_024  # rows per block of explanations
+# Neighbors of a prediction, largest weight first: bank positions, weights, distances in the feature
+# space, and the predictions without each neighbor, (n_shown, n_classes).
 Reason = tuple[list[int], list[float], list[float], np.ndarray]
-_MASKED = 2_048  # predictions without a neighbor that are made at once
+_MASKED = 2_048  # predictions with a masked neighbor per block
 _LARGEST_BITS = np.int64(2**31 - 1)
-_LARGEST = 2**22  # numbers of keys that are measured at once
+_LARGEST = 2**22  # numbers of keys per block of distances
 
 
 class Parts(NamedTuple):
-    """A prediction beside its two halves.
+    """Predictions of n rows, with the base part and the neighbor part.
 
     Attributes
     ----------
     proba, base_proba, neighbor_proba : ndarray of shape (n, n_classes)
-        Everything together; the base alone at its out-of-fold temperature (the class shares
-        without a base); the neighbors alone, the null carrying the class shares.
+        The final prediction; the base alone at its out-of-fold temperature (the class shares
+        without a base); the neighbors alone, with the class shares for the null.
     null_mass : ndarray of shape (n,)
-        Share of the attention that went to no neighbor, in [0, 1].
+        Share of the attention on no neighbor, in [0, 1].
     """
 
     proba: np.ndarray
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
 
 def make_parts(merged: Answer, calibration: Calibration) -> Parts:
-    """Finish an answer."""
+    """Apply the temperatures to a prediction and its parts."""
     return Parts(
         finish(merged.log_proba, calibration.whole),
         finish(merged.base_log_proba, calibration.base),
@@ -58,25 +58,24 @@ def make_parts(merged: Answer, calibration: Calibration) -> Parts:
 
 
 class Neighbor(NamedTuple):
-    """A remembered row that a prediction used.
+    """A neighbor in the explanation of a prediction.
 
     Attributes
     ----------
     id : int
-        Its id in the memory; rows of `fit` count from 0.
+        Id in the memory; rows of `fit` count from 0.
     label : Any
-        As given.
+        Given label.
     distance : float
-        To the query, by the estimator's metric between keys of the feature map.
+        Distance to the query, by the estimator's metric between keys of the feature map.
     weight : float
-        Its share of the attention, in [0, 1], over all key spaces.
+        Share of the attention, in [0, 1], over all key spaces.
     proba_without : ndarray of shape (n_classes,)
-        The prediction without this neighbor.
+        Prediction without this neighbor.
     row : dict
         The remembered row: column name to value. Explanations made together share it.
     posterior_label : Any
-        The class that the row is taken to be of; `label` unless wrong labels are
-        modelled.
+        Estimated true class of the row; equals `label` without `label_noise`.
     """
 
     id: int
@@ -90,30 +89,30 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a row got its prediction.
+    """Explanation of one prediction.
 
     Attributes
     ----------
     label : Any
         The predicted class.
     classes : ndarray of shape (n_classes,)
-        In the order of the probabilities.
+        Classes in the order of the probabilities.
     proba : ndarray of shape (n_classes,)
+        Predicted probabilities.
     base_proba : ndarray of shape (n_classes,)
-        What the base alone predicts; the class shares without a base.
+        Prediction of the base alone; the class shares without a base.
     neighbor_proba : ndarray of shape (n_classes,)
-        What the neighbors alone predict.
+        Prediction of the neighbors alone.
     null_mass : float
-        Share of the attention that went to no neighbor, in [0, 1].
+        Share of the attention on no neighbor, in [0, 1].
     neighbors : list of Neighbor
-        Largest weight first.
+        Neighbors by descending weight.
     novelty_p_value : float or None
-        Out-of-distribution p-value, as `novelty_p_value` gives it. This and the set are None unless
-        `explain` got trust=True.
+        Out-of-distribution p-value, as by `novelty_p_value`; None unless trust=True in `explain`.
     prediction_set : list or None
-        Classes that hold the true one nine times in ten, as `predict_set` gives them.
+        Prediction set of confidence 0.9, as by `predict_set`; None unless trust=True.
     source : tuple of (rows, int) or None
-        The rows that were explained, as given, and which of them this is; `row` reads it.
+        The explained rows, as given, and the position of this row; read by `row`.
     left_out : tuple of str
         Columns that the model does not use.
     """
@@ -132,14 +131,14 @@ class Explanation:
 
     @property
     def row(self) -> dict[str, Any] | None:
-        """The explained row, column name to value; None of remembered rows, files and views."""
+        """The explained row, column name to value; None for remembered rows, files and views."""
         return given_row(self.source, self.neighbors[0].row if self.neighbors else ())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per neighbor: id, label, weight, distance, prediction without it, its columns.
+        """Table of the neighbors: id, label, weight, distance, proba_without, and their columns.
 
-        Pixels are left out. `proba_without` is the probability of the predicted class had this
-        neighbor not been there.
+        Pixels are omitted. `proba_without` is the probability of the predicted class without this
+        neighbor.
         """
         best = int(self.proba.argmax())
         return neighbor_frame(
@@ -156,14 +155,14 @@ class Explanation:
         return notebook("explanation.html", explanation=self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what JSON holds, except for numpy's types.
+        """Explanation as a dict for JSON; only numpy types need conversion.
 
         Returns
         -------
         record : dict
-            prediction, proba, base_proba and neighbor_proba by class, null_mass, neighbors (id,
-            label, weight, distance, row without pixels, and proba_without: the prediction had this
-            neighbor not been there); with `trust=True` novelty_p_value and prediction_set, too.
+            Keys: prediction; proba, base_proba and neighbor_proba by class; null_mass; neighbors
+            (id, label, weight, distance, row without pixels, and proba_without, the prediction
+            without this neighbor); with `trust=True` also novelty_p_value and prediction_set.
         """
         names = list(map(str, self.classes))
 
@@ -195,7 +194,7 @@ class Explanation:
 
 
 def given_row(source: tuple[Any, int] | None, names: Iterable[str]) -> dict[str, Any] | None:
-    """Read the row of a source, column name to value; `names` are the columns of an array."""
+    """Row of a source, column name to value; `names` are the columns of an array."""
     if source is None:
         return None
     rows, at = source
@@ -208,7 +207,7 @@ def given_row(source: tuple[Any, int] | None, names: Iterable[str]) -> dict[str,
 
 
 def with_sources(found: list[Explained], X: Any) -> list[Explained]:
-    """Note with each explanation which of the rows, as given, it is of."""
+    """Set the source of each explanation: the given rows, and its position."""
     if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
         return found  # remembered rows, files, lists
     return [replace(one, source=(X, at)) for at, one in enumerate(found)]
@@ -217,7 +216,7 @@ def with_sources(found: list[Explained], X: Any) -> list[Explained]:
 def neighbor_frame(
     own: tuple[str, ...], neighbors: list[tuple[tuple[Any, ...], dict[str, Any]]]
 ) -> pd.DataFrame:
-    """One row per neighbor: its values, by the names in `own`, and the columns of its row."""
+    """Table of neighbors: their values, named by `own`, and the columns of their rows."""
     rows = []
     for values, row in neighbors:
         cells = without_pixels(row).items()
@@ -227,21 +226,21 @@ def neighbor_frame(
 
 
 def without_pixels(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a remembered row without pixels, which would fill a file; an image has its name."""
+    """Remembered row without pixels, as these would need much space."""
     return {name: value for name, value in row.items() if getattr(value, "ndim", 0) == 0}
 
 
 class Weighed(NamedTuple):
-    """The neighbors that weigh most for each of some queries, largest weight first.
+    """Neighbors of n queries by descending weight.
 
     Attributes
     ----------
     positions : int64 Tensor of shape (n, n_shown)
-        In the bank.
+        Bank positions.
     weights : Tensor of shape (n, n_shown)
-        Over all key spaces.
+        Weights summed over all key spaces.
     is_there : bool Tensor of shape (n, n_shown)
-        False after the last neighbor of a query that has fewer.
+        False after the last neighbor of a query with fewer neighbors.
     """
 
     positions: Tensor
@@ -252,13 +251,13 @@ class Weighed(NamedTuple):
 def weigh(
     found: list[Tensor], shares: list[Tensor], n_shown: int | None, *, n_views: int = 1
 ) -> Weighed:
-    """Add up each neighbor's weight over views and spaces, for every query.
+    """Sum each neighbor's weight over views and spaces, for every query.
 
-    `found` are bank positions (n, k) for each of these, `shares` the weights (n, k).
+    `found` are bank positions (n, k) per view and space, `shares` the weights (n, k).
     """
     positions = np.concatenate([part.cpu().numpy() for part in found], axis=1)
     weights = np.concatenate([part.cpu().numpy() for part in shares], axis=1)
-    # Sorted by position, so that the entries of one neighbor stand side by side.
+    # Sorted by position, so that the entries of one neighbor are adjacent.
     order = _order(positions)
     everyone = np.take_along_axis(positions, order, axis=1)
     parts = np.take_along_axis(weights, order, axis=1) / np.float32(n_views)
@@ -267,7 +266,7 @@ def weigh(
     first = np.flatnonzero(starts)
     totals = np.zeros_like(parts)
     totals[starts] = np.add.reduceat(parts.ravel(), first)
-    # Where a neighbor has its total, largest first; the bits of positive floats are in their order.
+    # Positions of the totals, largest first; positive floats have the order of their bits.
     best = _order(np.where(starts, _LARGEST_BITS - totals.view(np.int32), _LARGEST_BITS + 1))
     counts = starts.sum(axis=1)
     best = best[:, : counts.max(initial=0)][:, :n_shown]
@@ -279,10 +278,10 @@ def weigh(
 
 
 def _order(keys: np.ndarray) -> np.ndarray:
-    """Order (n, m) that sorts each row of whole numbers from 0 to 2^39, ties by their position.
+    """Stable argsort (n, m) of rows of integers from 0 to 2^39.
 
-    Numbers followed by their positions, sorted in vector registers: a fifth of the time of a
-    stable `argsort`.
+    Sorts each number packed with its position, by vector instructions, in a fifth of the time of
+    a stable `argsort`.
     """
     bits = max(1, (keys.shape[1] - 1).bit_length())
     packed = np.sort((keys.astype(np.int64) << bits) | np.arange(keys.shape[1]), axis=1)
@@ -299,12 +298,12 @@ def without_each(
 ) -> np.ndarray:
     """Predict every query with each of its neighbors masked.
 
-    The attention logits of the prediction itself are used again, without the neighbor's.
+    Reuses the attention logits of the prediction, without the neighbor's logit.
 
     Returns
     -------
     proba : ndarray of shape (n_there, n_classes)
-        Of the neighbors that are there, query by query.
+        One prediction per existing neighbor, query by query.
     """
     queries, columns = weighed.is_there.nonzero(as_tuple=True)
     gone = weighed.positions[queries, columns]
@@ -326,7 +325,7 @@ def _without(
     positions: Tensor,
     n_classes: int,
 ) -> Tensor:
-    """Log-probabilities of queries each with one neighbor masked."""
+    """Log-probabilities of queries, each with one neighbor masked."""
     view, logits, _ = attended
     base = view.base_log_proba
     rows, gone = queries.to(base.device), positions.to(base.device)
@@ -351,7 +350,7 @@ def reasons(
     n_classes: int,
     calibration: Calibration,
 ) -> list[Reason]:
-    """Give what the predictions of rows that the head has attended to are based on.
+    """Neighbors of predictions, with weights, distances and predictions without each.
 
     Parameters
     ----------
@@ -359,9 +358,9 @@ def reasons(
     features : Tensor of shape (n, width)
         Keys of the rows in the feature space.
     attended : list of Attended
-        One per view, or that of their mean.
+        Head outputs, one per view, or a single one for the mean of the views.
     n_neighbors : int or None
-        Neighbors shown; None shows all.
+        Number of neighbors shown; None shows all.
     n_classes : int
     calibration : Calibration
     """
@@ -371,7 +370,7 @@ def reasons(
     without = without_each(predictor, attended, weighed, n_classes, calibration)
     distances = feature_distances(predictor, features.cpu(), weighed.positions)
     counts = weighed.is_there.sum(1).tolist()
-    # Numbers instead of tensors: hundreds of small tensors are slow to make.
+    # Lists instead of tensors: creating hundreds of small tensors is slow.
     lists = [values.tolist() for values in (weighed.positions, weighed.weights, distances)]
     of_rows = zip(counts, *lists, np.split(without, np.cumsum(counts)[:-1]), strict=True)
     return [(at[:n], weights[:n], apart[:n], gone) for n, at, weights, apart, gone in of_rows]
@@ -380,7 +379,7 @@ def reasons(
 def remembered_reasons(
     predictor: ClassPredictor, n_neighbors: int | None, n_classes: int
 ) -> list[Reason]:
-    """Give what the predictions of the fitted rows are based on, each without itself."""
+    """Neighbors of the leave-one-out predictions of all remembered rows."""
     bank, calibration = predictor.views.bank, predictor.calibration()
     found: list[Reason] = []
     for rows in torch.arange(len(bank)).split(CHUNK):
@@ -397,9 +396,9 @@ def explained(
     classes: np.ndarray,
     remembered: Callable[[list[int]], list[dict[str, Any]]],
 ) -> list[Explanation]:
-    """Put reasons and predictions of rows together.
+    """Combine neighbors and predictions of rows to explanations.
 
-    `behind` and `parts` are of the same rows; `remembered` gives the training rows at bank
+    `behind` and `parts` are of the same rows; `remembered` returns the original rows at bank
     positions.
     """
     if not behind:

@@ -1,4 +1,4 @@
-"""Conformal intervals, and novelty, by rows whose targets their own predictions have not seen."""
+"""Conformal intervals and novelty of a regressor, by its calibration rows."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from nearwise.estimators.uncertainty.novelty import novelty_p_values, standardis
 from nearwise.functional.threads import one_thread
 
 _CALIBRATION = "calibration numbers"
-_BAND, _MOST_BANDS = 200, 5  # fewest rows of a band of predictions, and number of bands
+_BAND, _MOST_BANDS = 200, 5  # fewest rows per band of predictions, and most bands
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,18 +25,18 @@ class CalibrationNumbers:
     Attributes
     ----------
     mixture : Mixture of n rows
-        As wide as those of left-out rows; `as_new` are as wide as those of new rows.
+        Leave-one-out predictions, with the width for left-out rows.
     as_new : Mixture of n rows
+        The same predictions, with the width for new rows.
     targets : float64 ndarray of shape (n,)
     levels_reached : float64 ndarray of shape (n,)
-        Probability that the prediction gave to at most the row's target (PIT).
+        Predicted probability of at most the row's target (PIT).
     log_width : float64 ndarray of shape (n,)
         Logarithm of the standard deviation of `as_new`.
     distance : float64 ndarray of shape (n,)
-        To the k-th neighbor in the feature space, in typical neighbor distances.
+        Distance to the k-th neighbor in the feature space, in typical neighbor distances.
     counts : float64 ndarray of shape (n,)
-        How much each row counts: 1, or as much as its group has rows less; times the trust in its
-        target.
+        Weight of each row: 1 over the size of its group, times the trust in its target.
     """
 
     mixture: Mixture
@@ -52,10 +52,10 @@ class CalibrationNumbers:
         return float(self.counts.sum()) >= _rows_needed(confidence) - 1e-9
 
     def levels(self, confidence: float, means: np.ndarray) -> np.ndarray:
-        """Levels of the quantiles that bound intervals of a confidence around means (n,), (n, 2).
+        """Quantile levels (n, 2) of the ends of intervals of a confidence, for means (n,).
 
-        They are those of the calibration rows with predictions of about the same size: of one of
-        up to five bands, so that small and large predictions are covered alike (Mondrian conformal
+        They come from calibration rows with predictions of similar size, in one of up to five
+        bands, so that small and large predictions have the same coverage (Mondrian conformal
         prediction). ValueError if there are too few rows.
         """
         check_confidence(confidence)
@@ -77,16 +77,16 @@ class CalibrationNumbers:
 
     @cached_property
     def means(self) -> np.ndarray:
-        """Predicted means, each row left out, (n,)."""
+        """Leave-one-out predicted means, (n,)."""
         return self.mixture.mean()
 
     @cached_property
     def _of_bands(self) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Edges of the bands and their levels (n_bands, 2), by the confidence."""
+        """Cache of the band edges and the levels (n_bands, 2), by confidence."""
         return {}
 
     def _edges(self, fewest: int) -> np.ndarray:
-        """Means at which the next band begins; each band has the `fewest` rows or more."""
+        """Edges of the bands of means; each band has at least `fewest` rows."""
         order = np.argsort(self.means, kind="stable")
         share = np.cumsum(self.counts[order]) / self.counts.sum()
         for n_bands in range(_MOST_BANDS, 1, -1):
@@ -98,7 +98,7 @@ class CalibrationNumbers:
         return np.empty(0)
 
     def _levels(self, confidence: float, band: np.ndarray) -> np.ndarray:
-        """Give the two levels by some of the rows, bool (n,); (2,)."""
+        """Levels (2,) from the rows of a band, bool (n,)."""
         reached, counts = self.levels_reached[band], self.counts[band]
         tail, n = (1 - confidence) / 2, float(counts.sum())
         order = np.argsort(reached, kind="stable")
@@ -109,25 +109,25 @@ class CalibrationNumbers:
         return np.clip(values[[min(low, last), min(high, last)]], 1e-6, 1 - 1e-6)
 
     def novelty_scores(self, log_width: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        """Mean of distance and log width, in standard deviations from those of these rows, (n,)."""
+        """Mean of distance and log width, standardised by the calibration rows, (n,)."""
         return standardised((self.distance, self.log_width), (distance, log_width))
 
     def novelty_p_values(self, scores: np.ndarray) -> np.ndarray:
-        """Share of these rows with at least a score, the new row counted, (n,)."""
+        """Share of calibration rows with at least each score, counting the new row, (n,)."""
         own = self.novelty_scores(self.log_width, self.distance)
         return novelty_p_values(scores, own, self.counts)
 
 
 def _rows_needed(confidence: float) -> int:
-    """Fewest rows (or groups) whose levels bound intervals of a confidence."""
+    """Fewest calibration rows (or groups) for intervals of a confidence."""
     return int(np.ceil(2 / (1 - confidence) - 1e-9)) - 1
 
 
 @one_thread(torch_only=True)
 def calibration_numbers(predictor: NumberPredictor) -> CalibrationNumbers:
-    """Predict the calibration rows, each left out; kept until the memory changes.
+    """Calibration rows with leave-one-out predictions, cached until the memory changes.
 
-    A random 10,000 of more; rows of weight 0 are none.
+    A random 10,000 if there are more; without rows of weight 0.
     """
     if _CALIBRATION not in predictor.views.derived:
         predictor.views.derived[_CALIBRATION] = _left_out(predictor)

@@ -1,4 +1,4 @@
-"""Rows unlike those remembered: a score, and how often a known row would score as high."""
+"""Novelty of rows: scores, and out-of-distribution p-values by the calibration rows."""
 
 from collections.abc import Iterable
 from typing import Literal, get_args
@@ -15,11 +15,11 @@ NoveltyScore = Literal["combined", "entropy"]
 def novelty_scores(
     name: NoveltyScore, rows: CalibrationRows, parts: Parts, distance: np.ndarray
 ) -> np.ndarray:
-    """Novelty scores of rows, larger is more novel, (n,).
+    """Novelty scores of rows (n,); larger is more novel.
 
-    "entropy" is that of the prediction, in nats. "combined" is the mean of entropy, attention that
-    went to no neighbor and distance to the k-th neighbor (`distance`), each in standard deviations
-    from its mean among the calibration rows: no novel row is needed to make it.
+    "entropy" is the entropy of the prediction, in nats. "combined" is the mean of entropy, null
+    mass and distance to the k-th neighbor (`distance`), each standardised by the calibration rows.
+    No novel row is needed to compute it.
     """
     if name == "entropy":
         return _entropy(parts.proba)
@@ -29,7 +29,7 @@ def novelty_scores(
 
 
 def standardised(of_rows: Iterable[np.ndarray], of_new: Iterable[np.ndarray]) -> np.ndarray:
-    """Mean of measures of new rows, each in standard deviations from its mean among known rows."""
+    """Mean of several measures of new rows, each standardised by the calibration rows."""
     pairs = zip(of_rows, of_new, strict=True)
     return np.mean([(new - usual.mean()) / (usual.std() or 1.0) for usual, new in pairs], axis=0)
 
@@ -37,9 +37,9 @@ def standardised(of_rows: Iterable[np.ndarray], of_new: Iterable[np.ndarray]) ->
 def novelty_p_values(
     score: np.ndarray, of_rows: np.ndarray, counts: np.ndarray | None = None
 ) -> np.ndarray:
-    """Share of known rows that score at least as high, each row counted among them, in (0, 1].
+    """Share of calibration rows with at least the row's score, counting the row, in (0, 1].
 
-    `counts` (n_rows,) is how much each known row counts; 1 by default.
+    `counts` (n_rows,) is the weight of each calibration row; 1 by default.
     """
     counts = np.ones(len(of_rows)) if counts is None else counts
     at_least = 1.0 + counts_at_least(of_rows, counts, score)
@@ -47,7 +47,7 @@ def novelty_p_values(
 
 
 def check_novelty_score(name: str) -> NoveltyScore:
-    """Return the name of a score, checked."""
+    """Check the name of a score and return it."""
     for known in get_args(NoveltyScore):
         if name == known:
             return name  # type: ignore[return-value]

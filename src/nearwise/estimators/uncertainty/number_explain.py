@@ -1,4 +1,4 @@
-"""Explanations of a regressor: the rows behind a number, and what it is without each of them."""
+"""Explanations of a regressor: neighbors, and the prediction without each of them."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,26 +21,26 @@ from nearwise.estimators.uncertainty.explain import (
 from nearwise.estimators.uncertainty.intervals import CalibrationNumbers
 from nearwise.nn.neighbor_trunk import Read
 
-_MASKED = 2_048  # predictions without a neighbor that are made at once
+_MASKED = 2_048  # predictions with a masked neighbor per block
 
 
 class NumberNeighbor(NamedTuple):
-    """A remembered row that a prediction used.
+    """A neighbor in the explanation of a prediction.
 
     Attributes
     ----------
     id : int
-        Its id in the memory; rows of `fit` count from 0.
+        Id in the memory; rows of `fit` count from 0.
     target : float
-        As given.
+        Given target.
     distance : float
-        To the query, by the estimator's metric between keys of the feature map.
+        Distance to the query, by the estimator's metric between keys of the feature map.
     weight : float
-        Its share of the attention, in [0, 1], over all key spaces.
+        Share of the attention, in [0, 1], over all key spaces.
     prediction_without : float
-        The mean without this neighbor.
+        Predicted mean without this neighbor.
     interval_without : (float, float)
-        The interval without it.
+        Interval without this neighbor.
     row : dict
         The remembered row: column name to value. Explanations made together share it.
     """
@@ -56,26 +56,26 @@ class NumberNeighbor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NumberExplanation:
-    """Why a row got its prediction.
+    """Explanation of one prediction of a regressor.
 
     Attributes
     ----------
     prediction : float
-        The mean.
+        Predicted mean.
     median : float
     interval : (float, float)
-        Of the explanation's confidence.
+        Interval of `confidence`.
     confidence : float
     base_prediction : float
-        What the base alone predicts; the mean of the remembered targets without a base.
+        Prediction of the base alone; the mean of the remembered targets without a base.
     null_mass : float
-        Share of the attention that went to no neighbor, in [0, 1].
+        Share of the attention on no neighbor, in [0, 1].
     neighbors : list of NumberNeighbor
-        Largest weight first.
+        Neighbors by descending weight.
     distribution : Mixture or None
-        The predicted distribution: `cdf`, `quantiles`, ... of one row.
+        Predicted distribution of the row, with `cdf`, `quantiles` and more.
     source : tuple of (rows, int) or None
-        The rows that were explained, as given, and which of them this is; `row` reads it.
+        The explained rows, as given, and the position of this row; read by `row`.
     left_out : tuple of str
         Columns that the model does not use.
     """
@@ -93,13 +93,13 @@ class NumberExplanation:
 
     @property
     def row(self) -> dict[str, Any] | None:
-        """The explained row, column name to value; None of remembered rows and files."""
+        """The explained row, column name to value; None for remembered rows and files."""
         return given_row(self.source, self.neighbors[0].row if self.neighbors else ())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per neighbor: id, target, weight, distance, prediction and interval without it.
+        """Table of the neighbors: id, target, weight, distance, prediction and interval without it.
 
-        Its columns follow.
+        The columns of the neighbor's row follow.
         """
         names = "id target weight distance prediction_without low_without high_without"
         neighbors = []
@@ -114,13 +114,13 @@ class NumberExplanation:
         return notebook("explanation.html", explanation=self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what JSON holds, except for numpy's types.
+        """Explanation as a dict for JSON; only numpy types need conversion.
 
         Returns
         -------
         record : dict
-            prediction, median, interval, confidence, base_prediction, null_mass, neighbors (id,
-            target, weight, distance, prediction_without, interval_without, row).
+            Keys: prediction, median, interval, confidence, base_prediction, null_mass, neighbors
+            (id, target, weight, distance, prediction_without, interval_without, row).
         """
         names = ("prediction", "median", "interval", "confidence", "base_prediction", "null_mass")
         neighbors = [one._asdict() | {"row": without_pixels(one.row)} for one in self.neighbors]
@@ -135,7 +135,7 @@ def explained(
     confidence: float,
     n_shown: int | None,
 ) -> list[NumberExplanation]:
-    """Explain queries by what was retrieved for them.
+    """Explain queries by their retrieved neighbors.
 
     Parameters
     ----------
@@ -144,9 +144,10 @@ def explained(
         Keys of the queries in the feature space.
     retrieved : NumberRetrieval
     known : CalibrationNumbers or None
-        By which intervals of this `confidence` are conformal; None for those of quantiles.
+        Calibration rows for conformal intervals of `confidence`; None for plain quantiles.
+    confidence : float
     n_shown : int or None
-        Neighbors shown; None shows all.
+        Number of neighbors shown; None shows all.
     """
     predictor = model.predictor
     with torch.no_grad():
@@ -206,7 +207,7 @@ def _without_each(
     queries: torch.Tensor,
     gone: torch.Tensor,
 ) -> Mixture:
-    """Predict queries (M,) each with one neighbor (M,) masked."""
+    """Predict queries (M,), each with one neighbor (M,) masked."""
     found = [one.indices for one in retrieved.found]
     parts = []
     for at in torch.arange(len(gone)).split(_MASKED):

@@ -1,4 +1,4 @@
-"""Abstention of a regressor: rows with the widest intervals are not answered."""
+"""Selective prediction of a regressor: abstention on rows with wide intervals."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NumberSelection:
-    """Predictions, which of them to act on, and what is known about those.
+    """Predictions, mask of accepted rows, and expected error of the accepted rows.
 
     Attributes
     ----------
     predictions : float64 ndarray of shape (n,)
-        Means, of the rows not accepted too.
+        Predicted means, also of rows not accepted.
     accepted : bool ndarray of shape (n,)
     interval : float64 ndarray of shape (n, 2)
-        Of `confidence`.
+        Intervals of `confidence`.
     width : float64 ndarray of shape (n,)
-        Of these intervals; a row is accepted where it is at most `threshold`.
+        Width of the intervals; a row is accepted if it is at most `threshold`.
     threshold : float
     coverage : float
-        Share of the calibration rows that the threshold accepts: to be expected of new rows.
+        Share of the calibration rows that the threshold accepts; expected also for new rows.
     expected_error : float
-        Mean absolute error of the calibration rows that are accepted, each predicted without
-        itself; `error_of_all` that of all. NaN where none is accepted.
+        Leave-one-out mean absolute error of the accepted calibration rows; NaN if there are none.
     error_of_all : float
+        Leave-one-out mean absolute error of all calibration rows.
     interval_coverage : float
-        Share of the accepted calibration rows whose target lies in their interval.
+        Share of the accepted calibration rows with the target in the interval.
     confidence : float
     n_calibration, n_accepted : int
-        Rows used for all this, and how many of them are accepted.
+        Number of calibration rows, and of the accepted ones among them.
     """
 
     predictions: np.ndarray
@@ -56,7 +56,7 @@ class NumberSelection:
 def select(
     query: "NumberQuery", coverage: float | None, max_width: float | None, confidence: float
 ) -> NumberSelection:
-    """Accept the rows with the narrowest intervals; see `AttnKNNRegressor.predict_selective`."""
+    """Accept rows with narrow intervals; see `AttnKNNRegressor.predict_selective`."""
     what = "of the intervals of rows to answer, in the unit of the target"
     check_coverage(coverage, "max_width", max_width, what)
     if max_width is not None:

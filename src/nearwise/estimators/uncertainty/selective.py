@@ -1,4 +1,4 @@
-"""Abstention: thresholds on the largest probability, with what they promise."""
+"""Selective prediction: thresholds on the largest probability, with risk bounds."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,27 +15,27 @@ _GRID = 50  # coverages tried for a risk: 0.02, 0.04, .., 1
 
 @dataclass(frozen=True)
 class Selection:
-    """Predictions, which of them to act on, and what is known about those.
+    """Predictions, mask of accepted rows, and risk of the accepted rows.
 
     Attributes
     ----------
     labels : ndarray of shape (n,)
-        Predicted classes, of the rows not accepted too.
+        Predicted classes, also of rows not accepted.
     accepted : bool ndarray of shape (n,)
     score : float64 ndarray of shape (n,)
-        Probability of the predicted class; a row is accepted where it is at least `threshold`.
+        Probability of the predicted class; a row is accepted if it is at least `threshold`.
     threshold : float
     coverage : float
-        Share of the calibration rows that the threshold accepts: to be expected of new rows.
+        Share of the calibration rows that the threshold accepts; expected also for new rows.
     expected_risk : float
-        Share of wrong rows among those accepted.
+        Share of wrong rows among the accepted calibration rows.
     risk_bound : float
-        With probability `confidence`, no more of the accepted rows are wrong in the long run.
+        Upper bound of the share of wrong accepted rows, valid with probability `confidence`.
     confidence : float
     n_calibration, n_accepted : int
-        Rows used for all this, and how many of them are accepted.
+        Number of calibration rows, and of the accepted ones among them.
     guarantee : str
-        What the bound promises and what it does not.
+        Statement of the bound, its assumptions and its limits.
     """
 
     labels: np.ndarray
@@ -52,17 +52,17 @@ class Selection:
 
 
 class Threshold(NamedTuple):
-    """A threshold on calibration rows: what it accepts, and how much of that is wrong.
+    """Threshold on the score, with accepted and wrong calibration rows.
 
     Attributes
     ----------
     value : float
     accepted : int
-        Rows.
+        Number of accepted rows.
     wrong : float
-        How many of them are wrong; no whole number where rows count as classes in shares.
+        Number of wrong rows among them; not an integer with label noise or groups.
     coverage, risk : float
-        Share of the rows that is accepted, and share of these that is wrong.
+        Share of accepted rows, and share of wrong rows among the accepted ones.
     """
 
     value: float
@@ -73,7 +73,7 @@ class Threshold(NamedTuple):
 
 
 class Judge:
-    """The calibration rows by the largest probability, and thresholds on it.
+    """Chooser of thresholds on the largest probability, by calibration rows.
 
     Parameters
     ----------
@@ -84,15 +84,15 @@ class Judge:
 
     def __init__(self, rows: CalibrationRows) -> None:
         self.score, self.wrong, self.counts = rows.parts.proba.max(axis=1), rows.wrong, rows.counts
-        spread = np.ptp(rows.truth) + np.ptp(self.counts)  # of losses, whatever is predicted
+        spread = np.ptp(rows.truth) + np.ptp(self.counts)  # range of losses for any prediction
         self.spread = float(spread) if rows.in_shares else None
 
     def at_coverage(self, coverage: float) -> Threshold:
-        """Threshold that accepts at least a share of the calibration rows; ties come with it."""
+        """Threshold that accepts at least a share of the calibration rows, including ties."""
         values = self.score
         order = np.argsort(-values, kind="stable")
         share = np.maximum.accumulate(np.cumsum(self.counts[order])) / self.counts.sum()
-        # 0.07 * 100 is 7.000000000000001: without the slack that would accept 8 rows.
+        # 0.07 * 100 is 7.000000000000001; without the tolerance 8 rows would be accepted.
         last = int(np.searchsorted(share, coverage - 1e-9))
         value = float(values[order[min(last, len(order) - 1)]])
         accepted = values >= value
@@ -104,22 +104,22 @@ class Judge:
         )
 
     def bound(self, found: Threshold, alpha: float) -> float:
-        """Bound the share of wrong rows above a threshold; exceeded with probability `alpha`."""
+        """Upper bound of the risk above a threshold; fails with probability `alpha`."""
         if self.spread is None:
             return risk_bound(round(found.wrong), found.accepted, alpha)
         accepted = self.score >= found.value
         return bernstein_bound(self.wrong[accepted], self.counts[accepted], self.spread, alpha)
 
     def under_risk(self, max_risk: float, alpha: float) -> tuple[Threshold, float]:
-        """Threshold of the largest coverage whose risk bound is small enough, and the bound.
+        """Threshold of the largest coverage with a risk bound of at most `max_risk`, and the bound.
 
-        `alpha` is shared out evenly among all coverages tried, so that whichever is taken, its
-        bound holds.
+        `alpha` is divided evenly among all tried coverages, so that the bound of the chosen one
+        is valid.
 
         Raises
         ------
         ValueError
-            If there is none, with the lowest risk that can be promised.
+            If there is none, with the lowest possible bound.
         """
         shares = np.arange(1, _GRID + 1) / _GRID
         tried = [self.at_coverage(share) for share in shares]
@@ -139,19 +139,19 @@ class Judge:
 
 
 def risk_bound(wrong: int, accepted: int, alpha: float) -> float:
-    """Upper Clopper-Pearson bound of a share of wrong rows, exceeded with probability `alpha`."""
+    """Upper Clopper-Pearson bound of the share of wrong rows; fails with probability `alpha`."""
     if wrong >= accepted:
         return 1.0
-    # A quantile of the beta distribution; scipy.stats.beta.ppf gives the same 50 times slower.
+    # A quantile of the beta distribution; scipy.stats.beta.ppf is 50 times slower.
     return float(betaincinv(wrong + 1, accepted - wrong, 1.0 - alpha))
 
 
 def bernstein_bound(losses: np.ndarray, counts: np.ndarray, spread: float, alpha: float) -> float:
-    """Upper bound of the mean loss over the mean count, (0, 1].
+    """Upper bound, in (0, 1], of the ratio of mean loss and mean count.
 
-    The empirical Bernstein bound; exceeded with probability `alpha` at most. It is the largest risk
-    r at which the mean of `losses` - r `counts`, which lie within `spread` of each other for every
-    r in [0, 1], may still be 0.
+    The empirical Bernstein bound; it fails with probability at most `alpha`. It is the largest risk
+    r for which the mean of `losses` - r `counts` may still be 0; these differences have a range of
+    at most `spread` for every r in [0, 1].
 
     References
     ----------
@@ -169,12 +169,12 @@ def bernstein_bound(losses: np.ndarray, counts: np.ndarray, spread: float, alpha
         slack = np.sqrt(2.0 * variance * log_term / n) + least
         return float(mean - risk * counts.mean() + slack)
 
-    # Convex in the risk and positive at 0: where it is negative at 1 it crosses 0 once.
+    # Convex in the risk and positive at 0; if negative at 1, it has a single zero.
     return 1.0 if may_be(1.0) >= 0 else float(brentq(may_be, 0.0, 1.0))
 
 
 def check_coverage(coverage: float | None, name: str, other: float | None, what: str) -> None:
-    """Refuse both or none of coverage and the other wish, and a coverage out of its range."""
+    """Raise ValueError unless exactly one of coverage and `other` is given, in its range."""
     if (coverage is None) == (other is None):
         seen = "neither was" if coverage is None else "both were"
         raise ValueError(
@@ -189,7 +189,7 @@ def check_coverage(coverage: float | None, name: str, other: float | None, what:
 
 
 def check_request(coverage: float | None, max_risk: float | None, confidence: float) -> None:
-    """Refuse both or none of coverage and risk, and any that is out of its range."""
+    """Raise ValueError unless exactly one of coverage and risk is given, all in their range."""
     check_coverage(coverage, "max_risk", max_risk, "the share of answers that may be wrong")
     for name, value in (("max_risk", max_risk), ("confidence", confidence)):
         if value is not None or name == "confidence":
@@ -225,9 +225,9 @@ def guarantee(
     caveat: str,
     grouped: bool = False,
 ) -> str:
-    """Report in words what a risk bound promises and what not; `judged_on` as of `Predictor`.
+    """Text on a risk bound, its assumptions and limits; `judged_on` as in `ClassPredictor`.
 
-    `grouped`: the calibration rows are one of each group.
+    `grouped`: there is one calibration row per group.
     """
     how = f"the rows are {_HOW[judged_on]}{caveat}"
     if grouped:

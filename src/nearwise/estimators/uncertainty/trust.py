@@ -1,4 +1,4 @@
-"""How far predictions can be trusted, measured on rows whose labels they have not seen."""
+"""Quality of a classifier's predictions, measured on its calibration rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +24,9 @@ _N_BINS = 10
 
 @dataclass(frozen=True)
 class Trust:
-    """Measures of a model on the calibration rows: each was predicted without its own label.
+    """Measures of a model on its calibration rows.
 
-    Labels that are wrong count against the model here, also where it found them.
+    Wrong labels count as errors of the model here, even if it has detected them.
 
     Attributes
     ----------
@@ -35,10 +35,10 @@ class Trust:
     reliability : ReliabilityBins
         Ten bins of about equal counts.
     risk : RiskCoverageCurve
-        Share of wrong answers when only the surest rows are answered.
+        Share of wrong predictions if only the most confident rows are answered.
     set_sizes : dict of float to ndarray of shape (n_classes + 1,)
-        By confidence: share of rows whose set has this many classes. A confidence for which there
-        are too few rows is not there.
+        Share of rows per size of the prediction set, by confidence. Confidences with too few
+        calibration rows are missing.
     """
 
     n_rows: int
@@ -51,7 +51,7 @@ class Trust:
     set_sizes: dict[float, np.ndarray]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per bin of confidence: count, mean confidence, accuracy and its 95 % interval."""
+        """Table of the confidence bins: count, mean confidence, accuracy and its 95 % interval."""
         bins = self.reliability
         return pd.DataFrame(
             {
@@ -75,7 +75,7 @@ def measure_trust(model: FittedClassifier) -> Trust:
     Raises
     ------
     ValueError
-        If no row was predicted without its label.
+        If there are no calibration rows.
     """
     rows = calibration_rows(model.predictor, model.n_classes, model.predictor.n_views)
     proba = np.clip(rows.parts.proba, 0.0, 1.0)
@@ -94,7 +94,7 @@ def measure_trust(model: FittedClassifier) -> Trust:
 
 
 def _set_sizes(rows: CalibrationRows) -> dict[float, Any]:
-    """Shares of set sizes; a row's own score is among those it is compared with, one of many."""
+    """Shares of set sizes, by confidence; a row's own score is among the calibration scores."""
     judged = nonconformity(rows.parts.proba, "lac")
     p = p_values(judged, judged, rows.truth)
     n_classes, n_rows = judged.shape[1], float(rows.truth.sum())

@@ -1,1 +1,1 @@
-"""Models whose memory is in a store: the rows that a query needs are fetched for it."""
+"""Models with their memory in a store; rows are fetched on demand."""

@@ -1,4 +1,4 @@
-"""A model folder whose memory is in a store: opened where the user says that it is."""
+"""Model folders with their memory in a store; the user names the location of an outside store."""
 
 import contextlib
 import os
@@ -36,13 +36,13 @@ from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import RowStore, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
-LOCATION = "memory"  # the part of the folder that holds where the memory is
+LOCATION = "memory"  # part of the folder with the location of the memory
 _MILVUS = ("milvus+http://", "milvus+https://")
-_OLDEST = 5  # format version that still opens
+_OLDEST = 5  # oldest format version that still opens
 
 
 class Location(Part):
-    """Where the memory is that the folder does not hold, and how rows lie there."""
+    """Location of a memory in a store, and layout of its rows."""
 
     uri: str
     lineage: str
@@ -53,10 +53,10 @@ class Location(Part):
 
 
 def is_stored(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is that of a model whose memory is in a store."""
+    """Whether a folder holds a model with its memory in a store."""
     try:
         return folder_kind(folder) == STORED_KIND
-    except StoreError:  # reading it explains what is wrong
+    except StoreError:  # a later read explains the error
         return False
 
 
@@ -66,7 +66,7 @@ def open_stored(
     trusted: Sequence[str] = (),
     trusted_store: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Open a classifier of class `kind` that `move_memory` wrote; its memory stays in the store."""
+    """Open a classifier of class `kind` written by `move_memory`; its memory stays in the store."""
     path = Path(folder)
     if kind.folder_parts is not class_parts:
         why = f"{path} holds {STORED_KIND!r}. Open it by {class_parts.OPENED_BY}."
@@ -92,7 +92,7 @@ def open_stored(
 def history_of(
     folder: str | os.PathLike[str], trusted_store: str | os.PathLike[str] | None = None
 ) -> list[Change]:
-    """All changes of a saved model, oldest first; nothing is rebuilt."""
+    """All changes of a saved model, oldest first, without loading it."""
     path = Path(folder)
     if not is_stored(path):
         refuse_trusted_store(path, trusted_store)
@@ -107,9 +107,9 @@ def accept_loss(
     folder: str | os.PathLike[str],
     trusted_store: str | os.PathLike[str] | None = None,
 ) -> bool:
-    """Go on from a model of class `kind` as it was last written, if changes since are lost.
+    """Reset a model of class `kind` to its last written state if later changes are lost.
 
-    Gives whether any were lost. Databases keep no journal in a folder, and lose none.
+    Returns whether any were lost. Databases have no journal in a folder, and lose none.
     """
     path = Path(folder)
     if not is_stored(path):
@@ -126,7 +126,7 @@ def _read(path: Path) -> Folder:
 def refuse_trusted_store(
     folder: str | os.PathLike[str], trusted_store: str | os.PathLike[str] | None
 ) -> None:
-    """Raise ValueError where a store is named for a model whose memory is in its folder."""
+    """Raise ValueError if a store is given for a model with its memory in its folder."""
     if trusted_store is not None:
         raise ValueError(
             f"The memory of {folder} is in its own folder. Leave --store (trusted_store) out."
@@ -136,10 +136,10 @@ def refuse_trusted_store(
 def _located(
     content: Folder, path: Path, trusted_store: str | os.PathLike[str] | None
 ) -> tuple[Location, str]:
-    """Say where the memory of a folder is: there, or where the user says; nothing is opened.
+    """Location of a folder's memory, and the URI to open: in the folder, or given by the user.
 
-    Credentials go to where a URI leads, and it may name files with more of them: a folder, which
-    may come from anybody, only names the place, and the URI that is opened is the user's.
+    A URI from an untrusted folder could send the user's credentials elsewhere, or name files with
+    more of them. An outside store is therefore opened only by the user's URI.
     """
     try:
         location = Location.model_validate_json(content.blobs[LOCATION])

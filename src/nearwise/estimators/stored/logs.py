@@ -1,4 +1,4 @@
-"""Where the changes of a live model are written: a journal in its folder, or its store."""
+"""Logs of the changes of a live model: a journal in its folder, or its store."""
 
 import contextlib
 import os
@@ -14,36 +14,36 @@ from nearwise.memory import Change, Journal, StoreError, folder_generation, lock
 from nearwise.memory.stores import Snapshot
 from nearwise.warn import warn_user
 
-Version = tuple[Any, FolderState]  # a fitted model; of a store, a classifier
-# Changes times remembered rows; the second where a change is a fit (benchmarks/live_changes.py).
+Version = tuple[Any, FolderState]  # a fitted model; with a store, a classifier
+# Changes times remembered rows; the second if every change refits (benchmarks/live_changes.py).
 _ADDED_PER_SECOND, _REFITTED_PER_SECOND = 1_000_000, 10_000
 
 
 class FolderLog:
-    """A journal in the folder of a model that holds its memory; processes take turns.
+    """Log in the journal of a model folder; a file lock excludes other processes.
 
-    `held` is the version that the caller has, here and in `StoreLog`.
+    `held` is the caller's version, here and in `StoreLog`.
     """
 
     def __init__(self, folder: Path, wait: float) -> None:
         self._folder, self._wait, self._journal = folder, wait, Journal(folder)
 
     def turn(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from changing the model meanwhile."""
+        """Context that locks the folder against changes by other processes."""
         return locked_folder(self._folder, wait=self._wait)
 
     def follow(self, model: Any, held: Version) -> Version | None:
-        """Give the newest version; None where the folder is to be opened again."""
+        """Newest version of the model; None if the folder must be opened again."""
         fitted, state = held
         moved = os.path.realpath(self._folder) not in fitted.folders
         if moved or folder_generation(self._folder) != state.generation:
-            return None  # saved by another process: folded in, or a new model
+            return None  # saved by another process: the same model, or a new one
         try:
             later = self._journal.since(state.lineage, state.version)
         except StoreError as error:
             if error.reason != "changed":
                 raise
-            return None  # folded in just now
+            return None  # the journal was folded into the folder just now
         there = self._journal.state()
         latest = there.latest if there is not None and there.lineage == state.lineage else 0
         if latest < state.version and state.version > state.saved:
@@ -56,12 +56,12 @@ class FolderLog:
         return made, state._replace(version=state.version + len(later))
 
     def write(self, held: Version, made: FittedModel, change: Change) -> FittedModel:
-        """Make a change durable, and give its version."""
+        """Write a change to the journal; returns the new version."""
         self._journal.append(held[1].lineage, held[1].saved, change)
         return made
 
     def fold(self, model: Any, held: Version, *, keep_removed: bool) -> None:
-        """Save the model, and clear the journal, by default of removed rows, too."""
+        """Save the model and clear the journal; `keep_removed` keeps removed rows in it."""
         fitted, state = held
         fitted.folders[os.path.realpath(self._folder)] = save_model(
             model, fitted, self._folder, locked=True
@@ -70,33 +70,33 @@ class FolderLog:
             self._journal.fold(state.lineage, state.version)
 
     def note(self, lineage: str, change: Change) -> None:
-        """Note a change that the folder holds already."""
+        """Record a change that the folder contains already."""
         self._journal.note(lineage, change)
 
     def find(self, lineage: str, **named: Any) -> Change:
-        """Give a change by `version` or `key`; KeyError if there is none."""
+        """Change with a `version` or `key`; KeyError if there is none."""
         return self._journal.find(lineage, **named)
 
     def history(self, held: FolderState, last: int | None) -> list[Change]:
-        """Give the last changes, oldest first."""
-        with Journal(self._folder) as journal:  # changes under way are not waited for
+        """Last changes, oldest first."""
+        with Journal(self._folder) as journal:  # without waiting for changes in progress
             there, found = journal.state(), journal.history(held.lineage, last)
         if there is not None and there.lineage != held.lineage:
-            return []  # a new model replaced this one, and its journal this one's
+            return []  # a new model has replaced this one and its journal
         if held.version > max(held.saved, found[-1].version if found else 0):
             raise StoreError("torn", f"{journal.path} lacks changes that were made through it.")
         return found
 
     def replay_seconds(self, held: Version) -> float:
-        """About how much longer the folder opens for changes that are not folded in."""
+        """Estimated seconds to replay the unsaved changes when the folder is opened."""
         fitted, state = held
         at_once = _REFITTED_PER_SECOND if fitted.predictor.forgets_exactly else _ADDED_PER_SECOND
         return (state.version - state.saved) * len(fitted.bank) / at_once
 
     def leave(self) -> None:
-        """Before a fork, or for another log, close the journal unless a thread is writing to it.
+        """Close the journal before a process fork or a new log, unless a thread writes to it.
 
-        SQLite takes a connection that both processes have for one process.
+        SQLite cannot distinguish two processes that share a connection.
         """
         if not self._journal.is_writing:
             self._journal.close()
@@ -107,7 +107,7 @@ class FolderLog:
 
 
 class StoreLog:
-    """The store of a model's memory; a change of several processes is made again by the slower."""
+    """Log in the store of a model's memory; on a conflict the slower process repeats its change."""
 
     def __init__(self, fitted: FittedClassifier, wait: float) -> None:
         self._store = stored(fitted).store
@@ -115,11 +115,11 @@ class StoreLog:
         self.find, self.close = self._store.find, self._store.close
 
     def turn(self) -> contextlib.AbstractContextManager[None]:
-        """Wait for nobody."""
+        """Empty context, as a store needs no lock."""
         return contextlib.nullcontext()
 
     def follow(self, model: Any, held: Version) -> Version | None:
-        """Give the newest version; None where another model has replaced this one."""
+        """Newest version of the model; None if another model has replaced it."""
         fitted, state = held
         try:
             reader = self._store.reader()
@@ -132,7 +132,7 @@ class StoreLog:
         return at_version(fitted, reader), state._replace(version=reader.version)
 
     def write(self, held: Version, made: Any, change: Change) -> FittedClassifier | None:
-        """Make a change durable, and give its version; None where another process was faster."""
+        """Write a change to the store; returns the new version, None after a conflict."""
         kept = {} if change.kind in ("add", "feedback") else dict(change.parts)
         edit = stored(made).edit(replace(change, parts=kept), made.classes)
         try:
@@ -143,24 +143,24 @@ class StoreLog:
             return None
 
     def fold(self, model: Any, held: Version, *, keep_removed: bool) -> Snapshot:
-        """Write rows to where they are searched fastest; see `RowStore.snapshot`."""
+        """Compact the store for fast searches; see `RowStore.snapshot`."""
         found = self._store.snapshot(keep_removed=keep_removed)
         folders = held[0].folders
         folders |= {key: one._replace(saved=found.version) for key, one in folders.items()}
         return found
 
     def history(self, held: FolderState, last: int | None) -> list[Change]:
-        """Give the last changes, oldest first."""
+        """Last changes, oldest first."""
         return self._store.history(held.lineage, last)
 
     def replay_seconds(self, held: Version) -> float:
-        """Nothing is made again."""
+        """Return 0, as a store replays no changes."""
         return 0.0
 
     def leave(self) -> None:
-        """Do nothing: readers may use the store, and in a fork it is refused."""
+        """Do nothing: readers may use the store, and a forked process cannot."""
 
 
 def log_of(folder: Path, fitted: Any, wait: float) -> FolderLog | StoreLog:
-    """Give the log of a model that was read from a folder."""
+    """Log for a model that was loaded from a folder."""
     return FolderLog(folder, wait) if fitted.holds_memory else StoreLog(fitted, wait)

@@ -1,4 +1,4 @@
-"""A memory in a store: the rows that a query or a change needs are fetched into a bank."""
+"""Memory in a store: the rows for a query or a change are fetched into a bank."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,18 +26,18 @@ from nearwise.memory.ties import tie_order, tie_ranks
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, KnownRows, SpaceSummary, from_zero, log_shares
 
 _DRAWN_FROM = 100  # rows
-_AT_ONCE = 4_096  # rows whose neighbors are fetched at once
-_NEW_CLASS = 4  # rows by which the reliability of a class that came later is drawn to the usual
+_AT_ONCE = 4_096  # rows per block of neighbor searches
+_NEW_CLASS = 4  # weight of the mean reliability for a class added later, in rows
 _NO_IDS = np.empty(0, np.int64)
 
 
 def distance_column(spec: SpaceSpec) -> str:
-    """Name of the column with each row's mean distance to its own neighbors."""
+    """Name of the column with each row's mean distance to its nearest rows."""
     return f"own_distance.{spec.name}"
 
 
 class FactColumn(Part):
-    """A column of the bank as numbers of a row in the store."""
+    """Column of the bank, stored as numbers of each row."""
 
     name: str
     shape: list[Count]
@@ -45,14 +45,14 @@ class FactColumn(Part):
 
     @property
     def width(self) -> int:
-        """Numbers that a row has of it."""
+        """Number of stored values per row."""
         return int(np.prod(self.shape))
 
 
 class SpaceFacts(Part):
-    """What was known of a key space when the memory was moved.
+    """Statistics of a key space when the memory was moved.
 
-    `unit`, `votes` and `own_opinion` are those of `SpaceSummary`; `usual` is the mean reliability.
+    `unit`, `votes` and `own_opinion` are as in `SpaceSummary`; `usual` is the mean reliability.
     """
 
     unit: Positive
@@ -62,15 +62,15 @@ class SpaceFacts(Part):
 
 
 class Layout(NamedTuple):
-    """How rows lie in the store, and what is known of the memory as a whole.
+    """Layout of rows in the store, with statistics of the memory.
 
     Attributes
     ----------
     columns : list of FactColumn
-        In the order in which they stand in a row's facts.
+        Columns in the order of a row's facts.
     spaces : dict of str to SpaceFacts
     calibration : dict of int to CalibrationRows
-        By the number of views.
+        Calibration rows by number of views.
     """
 
     columns: list[FactColumn]
@@ -78,7 +78,7 @@ class Layout(NamedTuple):
     calibration: dict[int, CalibrationRows]
 
     def facts(self, columns: Mapping[str, Tensor], n_rows: int) -> np.ndarray:
-        """Lay columns beside each other, float32 (n_rows, n_facts); 0 where one ends or lacks."""
+        """Concatenate columns, float32 (n_rows, n_facts); missing values are 0."""
         nothing, parts = torch.zeros(n_rows, 0), []
         for column in self.columns:
             part = columns.get(column.name, nothing).float().reshape(n_rows, -1)
@@ -87,7 +87,7 @@ class Layout(NamedTuple):
         return result
 
     def read(self, facts: np.ndarray) -> dict[str, Tensor]:
-        """Give the columns that `facts` laid out."""
+        """Columns from the result of `facts`."""
         found, start = {}, 0
         for column in self.columns:
             part = torch.from_numpy(facts[:, start : start + column.width])
@@ -98,10 +98,10 @@ class Layout(NamedTuple):
 
 
 class MemorySummary(Part):
-    """What is known of the memory as a whole after every change.
+    """Statistics of the memory, updated by every change.
 
-    `classes` are labels as JSON holds them, `counts` the weight of the rows of each, `row_schemas`
-    those of `RowCodec`.
+    `classes` are labels as plain data, `counts` the total weight of each class's rows,
+    `row_schemas` the schemas of `RowCodec`.
     """
 
     classes: list[Any]
@@ -113,7 +113,7 @@ class MemorySummary(Part):
 
     @classmethod
     def of(cls, reader: RowReader) -> Self:
-        """Read the summary of a version; StoreError if it is none."""
+        """Read the summary of a version; StoreError if it is invalid."""
         try:
             found = cls.model_validate(reader.summary)
             if not len(found.classes) == len(found.counts) == len(found.rows_per_class):
@@ -127,9 +127,9 @@ class MemorySummary(Part):
         return found
 
     def counted(self, given: Tensor, taken: Tensor, weights: Tensor, sign: int) -> Self:
-        """Count rows in (`sign` 1) or out (-1), by the labels given and taken to be right."""
+        """Add (`sign` 1) or subtract (-1) rows, by given labels and estimated true labels."""
         n_classes = len(self.counts)
-        weighed = torch.bincount(taken, weights, n_classes).numpy()  # as in a memory held here
+        weighed = torch.bincount(taken, weights, n_classes).numpy()  # as in a memory in the process
         counts = np.array(self.counts) + sign * weighed
         n_given = torch.bincount(given, minlength=n_classes).numpy()
         per_class = np.array(self.rows_per_class) + sign * n_given
@@ -142,11 +142,11 @@ class MemorySummary(Part):
 
 
 class StoredMemory(MemoryViews):
-    """A memory that searches a store.
+    """Memory that searches a store.
 
-    That of a published model is one version, without a bank. A fork has a bank with the rows that
-    were fetched, and what a change makes of others, which is not in the store before `edit` is
-    applied: its queries see the change.
+    The memory of a published model is one version, without a bank. A fork has a bank with fetched
+    rows and with the rows of a change. The change reaches the store only by `edit`, but queries of
+    the fork include it.
     """
 
     holds_all = False
@@ -155,14 +155,14 @@ class StoredMemory(MemoryViews):
     layout: Layout
     summary: MemorySummary
     put: StoredRows  # rows that the change adds or relabels
-    removed: np.ndarray  # ids that it forgets, int64
+    removed: np.ndarray  # ids that the change removes, int64
     _bank: MemoryBank | None
-    _empty: MemoryBank  # what a fork begins with
-    _new: Tensor  # bank positions of rows that are in no version yet, found beside the others
+    _empty: MemoryBank  # initial bank of a fork
+    _new: Tensor  # bank positions of rows not in the store yet, searched separately
 
     @classmethod
     def over(cls, views: MemoryViews, store: RowStore, reader: RowReader, layout: Layout) -> Self:
-        """Replace the memory of a model by that in a store."""
+        """Make the memory of a model that searches a store instead of `views`."""
         made, bank = object.__new__(cls), views.bank
         made.__dict__ |= {name: part for name, part in vars(views).items() if name != "bank"}
         made.store, made.layout, made._states = store, layout, {}
@@ -174,7 +174,7 @@ class StoredMemory(MemoryViews):
         return made.at(reader)
 
     def at(self, reader: RowReader) -> Self:
-        """Give another version."""
+        """Memory at another version of the store."""
         made = object.__new__(type(self))
         made.__dict__ |= self.__dict__ | {"reader": reader, "summary": MemorySummary.of(reader)}
         made.put, made.removed, made._bank = self.store.schema.no_rows(), _NO_IDS, None
@@ -182,7 +182,7 @@ class StoredMemory(MemoryViews):
         return made
 
     def fork(self) -> Self:
-        """Copy with nothing fetched yet, for a query or a change."""
+        """Copy without fetched rows, for a query or a change."""
         fork = object.__new__(type(self))
         fork.__dict__ |= self.__dict__
         fork.specs = list(self.specs)
@@ -192,17 +192,17 @@ class StoredMemory(MemoryViews):
     for_query = fork
 
     def holding(self, ids: Any) -> Self:
-        """Give a memory that holds rows, and only those."""
+        """Memory with the rows of these ids fetched, and no others."""
         fork = self.fork()
         fork.hold(ids)
         return fork
 
     @property
     def bank(self) -> MemoryBank:
-        """The rows that were fetched; ValueError of a model that was not forked."""
+        """Bank of the fetched rows; ValueError for a model that is not a fork."""
         if self._bank is None:
             self.require_all("This needs all remembered rows, which")
-        assert self._bank is not None  # refused
+        assert self._bank is not None  # require_all raises
         return self._bank
 
     @bank.setter
@@ -210,14 +210,14 @@ class StoredMemory(MemoryViews):
         self._bank = bank
 
     def require_all(self, what: str) -> NoReturn:
-        """Raise the ValueError of what needs the whole memory in this process."""
+        """Raise ValueError, as an operation (named by `what`) needs the whole memory."""
         raise ValueError(
             f"{what} are in a store and not in this process. Use a model that holds its memory, "
             "before 'nearwise move'."
         )
 
     def check_changeable(self) -> NoReturn:
-        """Refuse changes that the store would not see."""
+        """Raise ValueError for changes that would not reach the store."""
         raise ValueError(
             "The memory of this model is in a store, whose changes are to survive. Make them by "
             "the add, remove and relabel of nearwise.LiveModel(FOLDER), or by the commands of "
@@ -225,7 +225,7 @@ class StoredMemory(MemoryViews):
         )
 
     def check_addable(self, fresh: list[Any], capacity: int | None, *, has_base: bool) -> None:
-        """Refuse what would take a pass over the memory with every change."""
+        """Raise ValueError for additions that would need a pass over the whole memory."""
         if capacity is not None:
             raise ValueError(
                 f"capacity={capacity} was given, and a memory in a store does not forget rows by "
@@ -238,14 +238,14 @@ class StoredMemory(MemoryViews):
                 "memory. Add them to the model before 'nearwise move', or fit with estimator=None."
             )
 
-    # --- what was fetched -----------------------------------------------------------------------
+    # --- fetched rows ---------------------------------------------------------------------------
 
     @property
     def _n_classes(self) -> int:
         return len(self.summary.counts)
 
     def release(self) -> None:
-        """Drop what was fetched; rows that no version has yet stay."""
+        """Release fetched rows, except rows that are not in the store yet."""
         self.bank = self._empty.fork()
         self.bank.n_classes = self._n_classes
         self._indexes, self._sealed, self._own = {}, {}, {}
@@ -257,7 +257,7 @@ class StoredMemory(MemoryViews):
         self._new = torch.from_numpy(tie_order(new.ids))
 
     def forget(self) -> None:
-        """Keep nothing that was derived but the calibration rows, which stay."""
+        """Clear all derived values except the calibration rows."""
         self.derived = {
             ("calibration rows", self._n_classes, n_views): _with_classes(rows, self._n_classes)
             for n_views, rows in self.layout.calibration.items()
@@ -266,7 +266,7 @@ class StoredMemory(MemoryViews):
     forget_labels = forget
 
     def hold(self, ids: Any) -> Tensor:
-        """Fetch rows that are not here yet, and give the positions of all, (n,)."""
+        """Fetch missing rows, and return the bank positions of all, (n,)."""
         wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
         missing = np.setdiff1d(wanted, self.bank.ids.numpy())
         if len(missing):
@@ -274,7 +274,7 @@ class StoredMemory(MemoryViews):
         return self.bank.positions(torch.from_numpy(wanted))
 
     def _rows(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
-        """Give rows as they are with the change, by their distinct ids."""
+        """Rows by their distinct ids, including the change."""
         refuse_unknown(ids, ~np.isin(ids, self.removed))
         pending = np.isin(ids, self.put.ids)
         if not pending.any():
@@ -294,17 +294,17 @@ class StoredMemory(MemoryViews):
         self.forget()
 
     def given(self, positions: Any) -> tuple[Any, np.ndarray | None] | None:
-        """Rows at positions as they were given, and their files."""
+        """Original rows at positions, and their files."""
         ids = self.bank.ids[positions].numpy()
         packed = self._rows(ids, rows=True).rows
         return RowCodec(self.summary.row_schemas).unpack(packed) if packed else None
 
-    # --- what the heads need --------------------------------------------------------------------
+    # --- input of the heads ---------------------------------------------------------------------
 
     def search(
         self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None = None
     ) -> Neighbors:
-        """Nearest rows: distances in the space's unit, measured here, and bank positions."""
+        """Nearest rows: exact distances in the space's unit, and bank positions."""
         exclude = None if query_ids is None else query_ids.numpy()
         numbers = np.ascontiguousarray(query.float().numpy())
         ids = self.reader.search(spec.name, numbers, k + len(self.removed), exclude)
@@ -333,17 +333,17 @@ class StoredMemory(MemoryViews):
 
     @property
     def n_findable(self) -> int:
-        """Number of rows that may be found, fetched or not."""
+        """Number of searchable rows, fetched or not."""
         return sum(self.summary.rows_per_class)
 
     @property
     def n_remembered(self) -> int:
-        """Number of remembered rows: those that may be found, as no others are in the store."""
+        """Number of remembered rows; in a store all of them are searchable."""
         return self.n_findable
 
     @property
     def next_id(self) -> int:
-        """Id that the next row gets."""
+        """Id of the next row."""
         return self.summary.next_id
 
     def rows_per_class(self, *, findable: bool = False) -> Tensor:
@@ -355,7 +355,7 @@ class StoredMemory(MemoryViews):
         return log_shares(torch.tensor(self.summary.counts)).exp()
 
     def draw_id(self, rng: np.random.Generator) -> int:
-        """Draw the id of a remembered row: of those nearest to a row at random."""
+        """Draw the id of a remembered row among the nearest to a random key."""
         space = self.specs[0].name
         width = self.store.schema.spaces[space].width
         somewhere = rng.normal(size=(1, width)).astype(np.float32)
@@ -363,7 +363,7 @@ class StoredMemory(MemoryViews):
         return int(rng.choice(found[found >= 0]))
 
     def space(self, spec: SpaceSpec) -> Any:
-        """Return what is known of the rows that were fetched."""
+        """Rows of a space that are fetched, with the statistics of the memory."""
         columns, facts = self.bank.columns, self.layout.spaces[spec.name]
         own, opinion = columns[distance_column(spec)], columns.get(OPINION)
         rows = KnownRows(self.labels, own, columns[spec.reliability], opinion)
@@ -389,7 +389,7 @@ class StoredMemory(MemoryViews):
         sample_weight: Tensor | None,
         n_classes: int,
     ) -> Tensor:
-        """Remember rows; give their ids."""
+        """Add rows and return their ids."""
         n_rows, first = len(labels), self.summary.next_id
         more = [0] * (n_classes - self._n_classes)
         update: dict[str, Any] = {"next_id": first + n_rows}
@@ -410,14 +410,14 @@ class StoredMemory(MemoryViews):
         return torch.from_numpy(rows.ids)
 
     def keep_given(self, rows: Any, names: np.ndarray | None) -> bool:
-        """Keep rows that were added as they were given."""
+        """Store the original rows of an addition."""
         codec = RowCodec(self.summary.row_schemas)
         self.put = replace(self.put, rows=codec.pack(rows, names))
         self.summary = self.summary.model_copy(update={"row_schemas": codec.schemas})
         return True
 
     def remove_rows(self, ids: Any) -> None:
-        """Forget rows."""
+        """Remove rows."""
         gone = np.unique(np.asarray(ids, dtype=np.int64))
         self._count(gone, -1)
         self.removed = np.union1d(self.removed, gone)
@@ -425,10 +425,10 @@ class StoredMemory(MemoryViews):
         self.release()
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
-        """Give rows other labels."""
+        """Relabel rows."""
         changed, before = np.asarray(ids, dtype=np.int64), self.summary
         self._count(changed, -1)
-        self.bank.relabel(ids, labels)  # which checks them
+        self.bank.relabel(ids, labels)  # checks the labels
         if not len(changed):
             return
         without, self.summary = self.summary, before
@@ -437,12 +437,12 @@ class StoredMemory(MemoryViews):
         self._count(changed, 1)
 
     def edit(self, change: Change, classes: np.ndarray) -> Edit:
-        """Give what the store is to write."""
+        """Edit that writes the change to the store."""
         summary = self.summary.model_copy(update={"classes": label_list(classes)})
         return Edit(change, summary.model_dump(), self.put, self.removed)
 
     def _count(self, ids: np.ndarray, sign: int) -> None:
-        """Count rows out of the summary, or in."""
+        """Add rows to the summary (`sign` 1), or subtract them (-1)."""
         at = self.hold(ids)
         weights, certainty = self.bank.sample_weight, self.remembered_labels.certainty
         weights = weights if certainty is None else weights * certainty
@@ -451,10 +451,10 @@ class StoredMemory(MemoryViews):
         )
 
     def _judge(self, rows: StoredRows, n_based: int | None) -> None:
-        """Have the change put rows with what their neighbors say of them.
+        """Add rows to the change, with columns computed from their neighbors.
 
-        Opinions on the rows are of the first `n_based` classes; of the others the neighbors vote.
-        None where there are none, or of all classes.
+        OPINION covers the first `n_based` classes; neighbors vote on the others. None: OPINION is
+        missing, or covers all classes.
         """
         others = self.put.take(~np.isin(self.put.ids, rows.ids))
         self.put = StoredRows.joined([others, rows])
@@ -469,13 +469,13 @@ class StoredMemory(MemoryViews):
         self.release()
 
     def _by_neighbors(self, positions: Tensor, n_based: int | None) -> dict[str, Tensor]:
-        """Columns that follow from the neighbors of rows at positions of the bank."""
+        """Columns of rows at bank positions, computed from their neighbors."""
         columns = dict[str, Tensor]()
         k = min(OWN_NEIGHBORS, max(1, self.summary.n_rows - 1))
         for spec in self.specs:
             keys, ids = self.bank.keys[spec.name][positions], self.bank.ids[positions]
             near = self.search(spec, keys, k, ids)
-            n_judging = max(1, near.indices.shape[1] - 1)  # the last stands by for one left out
+            n_judging = max(1, near.indices.shape[1] - 1)  # the last replaces a left-out neighbor
             labels = self.labels
             agree = labels[near.indices[:, :n_judging]] == labels[positions][:, None]
             columns[spec.reliability] = torch.where(
@@ -495,7 +495,7 @@ class StoredMemory(MemoryViews):
         return columns
 
     def _of_new_class(self, spec: SpaceSpec, positions: Tensor, agree: Tensor) -> Tensor:
-        """Reliability of rows whose class may have few rows yet."""
+        """Reliability of rows of a class added later, shrunk towards the mean."""
         labels = self.labels[positions]
         others = torch.tensor(self.summary.rows_per_class, dtype=torch.float32)
         others = (others + torch.bincount(labels, minlength=len(others)))[labels] - 1
@@ -511,12 +511,12 @@ class _Described(NamedTuple):
     def describe(
         self, found: Neighbors, base: Tensor | None, left_out: None, log_weight: Tensor
     ) -> Any:
-        assert left_out is None  # remembered rows are refused before
+        assert left_out is None  # queries of remembered rows raise before
         return self.rows.describe(found, self.summary, base, log_weight)
 
 
 def _with_classes(rows: CalibrationRows, n_classes: int) -> CalibrationRows:
-    """Give calibration rows a column for classes that came later."""
+    """Extend calibration rows by columns of zeros for classes added later."""
 
     def wider(values: np.ndarray) -> np.ndarray:
         return np.pad(values, ((0, 0), (0, n_classes - values.shape[1])))
@@ -526,13 +526,13 @@ def _with_classes(rows: CalibrationRows, n_classes: int) -> CalibrationRows:
 
 
 def stored(model: FittedClassifier) -> StoredMemory:
-    """Give the memory of a model that is in a store."""
-    memory: Any = model.predictor.views  # the caller knows
+    """Memory of a model with its memory in a store."""
+    memory: Any = model.predictor.views  # guaranteed by the caller
     return memory
 
 
 def at_version(model: FittedClassifier, reader: RowReader) -> FittedClassifier:
-    """Give a model as it is with another version of its memory, classes included."""
+    """Model with another version of its memory, including its classes."""
     memory = stored(model).at(reader)
     predictor = replace(model.predictor, views=memory, prior=memory.class_shares())
     classes, found = model.classes, memory.summary.classes

@@ -1,4 +1,4 @@
-"""Move the memory of a fitted classifier to a store."""
+"""Moving the memory of a fitted classifier to a store."""
 
 import itertools
 import os
@@ -49,9 +49,9 @@ _NOT_KEPT = (
     FITTED,
     BASE,
     *GROUPED,
-)  # columns that only predictions of remembered rows need
-_BATCH_BYTES = 2**28  # of rows that are written at once
-_KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
+)  # columns used only in predictions of remembered rows
+_BATCH_BYTES = 2**28  # bytes of rows per written batch
+_KEPT = 256  # rows in the folder, for rebuilding and testing a model
 
 
 def move_memory(
@@ -63,27 +63,27 @@ def move_memory(
 ) -> None:
     """Write the memory of a fitted classifier to a store, and a model that searches it to a folder.
 
-    Predictions of the new model are those of the old one. What an addition does not change in it,
-    as it would take a pass over the memory: the reliability of rows remembered before, what their
-    neighbors say of classes that a base lacks, typical distances, and the calibration rows;
-    `AttnKNNClassifier` renews all but the last.
+    Predictions of the new model equal predictions of the old one. Additions do not update values
+    that need a pass over the whole memory: the reliability of old rows, their neighbors' votes on
+    new classes, typical distances, and the calibration rows. `AttnKNNClassifier` updates all but
+    the last.
 
     Parameters
     ----------
     model : AttnKNNClassifier
-        Stores keep no numbers as targets, so that a regressor is refused.
+        Fitted classifier. A regressor is refused, as stores have no numeric targets.
     folder : path
-        New or empty.
+        New or empty folder.
     store : str, optional
-        URI of a store that is not there yet, see `nearwise.memory.stores.engine_of`. By default a
-        folder named "rows" in `folder`.
+        URI of a new store, see `nearwise.memory.stores.engine_of`. Default: a folder named "rows"
+        in `folder`.
     progress : callable, optional
-        Called with the rows written and their total.
+        Called with the number of written rows and their total.
 
     Raises
     ------
     ValueError
-        If the model cannot be moved: a regressor, soft labels, a capacity, or a memory that fades.
+        If the model cannot be moved: a regressor, soft labels, a capacity, or fading votes.
     StoreError
         If the folder or store exists already.
     """
@@ -95,10 +95,10 @@ def move_memory(
     located = OWN_STORE if store is None else engine_of(uri).located(uri)
     columns = _columns_of(fitted.predictor.views)
     layout, codec = _layout_of(fitted, columns), RowCodec()
-    fitted = fitted.without_groups()  # rows in a store are not left out of anything
+    fitted = fitted.without_groups()  # a store has no leave-one-out
     rows = _rows_of(fitted, columns, layout, codec, progress or (lambda done, n_rows: None))
-    first = next(rows)  # packs the schema of all, which the summary names
-    tensors, meta, blobs = pack_model(model, _sample(fitted))  # what it refuses, it refuses here
+    first = next(rows)  # registers the schema of all rows for the summary
+    tensors, meta, blobs = pack_model(model, _sample(fitted))  # may raise, before a store is made
     for n_views, calibration in layout.calibration.items():
         named = _pack_calibration(calibration)
         tensors |= {f"calibration/{n_views}/{name}": part for name, part in named.items()}
@@ -168,7 +168,7 @@ def _checked(uri: str, folder: Path) -> str:
 
 
 def _sample(fitted: FittedClassifier) -> FittedClassifier:
-    """Give a model with few of the rows, some of each class, that opens and predicts."""
+    """Model with a small sample of the rows, some of each class, that loads and predicts."""
     labels, n_rows = fitted.label_positions.numpy(), len(fitted.bank)
     findable = fitted.predictor.views.rows().numpy()
     first = np.concatenate([findable[labels[findable] == c][:2] for c in range(fitted.n_classes)])
@@ -179,11 +179,11 @@ def _sample(fitted: FittedClassifier) -> FittedClassifier:
     return without_rows(fitted, fitted.bank.ids[torch.from_numpy(gone)], forget_classes=True)
 
 
-# --- what the store keeps -----------------------------------------------------------------------
+# --- content of the store -----------------------------------------------------------------------
 
 
 def _columns_of(views: MemoryViews) -> dict[str, Tensor]:
-    """Give what a store keeps of all remembered rows, name to (n, ...)."""
+    """Return the columns to store for all remembered rows, name to (n, ...)."""
     bank = views.bank
     kept = {
         name: column
@@ -194,13 +194,13 @@ def _columns_of(views: MemoryViews) -> dict[str, Tensor]:
         rows = views.space(spec).rows
         kept[spec.reliability] = rows.reliability
         kept[distance_column(spec)] = rows.own_distance
-        if rows.base_log_proba is not None:  # of all classes, those that came later included
+        if rows.base_log_proba is not None:  # of all classes, also those added later
             kept[OPINION] = rows.base_log_proba
     return kept
 
 
 def _layout_of(model: FittedClassifier, columns: dict[str, Tensor]) -> Layout:
-    """Describe the columns, and the memory as a whole."""
+    """Layout of the columns, with statistics of the memory."""
     predictor, views = model.predictor, model.predictor.views
     described = [
         {"name": name, "shape": [*part.shape[1:]], "dtype": str(part.dtype).removeprefix("torch.")}
@@ -223,7 +223,7 @@ def _layout_of(model: FittedClassifier, columns: dict[str, Tensor]) -> Layout:
 
 
 def _summary_of(model: FittedClassifier, codec: RowCodec) -> MemorySummary:
-    """Count what the model remembers."""
+    """Summary of the memory of a model."""
     views, n_classes = model.predictor.views, model.n_classes
     weight, taken, found = views.bank.sample_weight, views.remembered_labels, views.rows()
     weight = weight if taken.certainty is None else weight * taken.certainty
@@ -247,7 +247,7 @@ def _rows_of(
     codec: RowCodec,
     progress: Callable[[int, int], None],
 ) -> Iterator[StoredRows]:
-    """Give the rows of a model that may be found, in batches, in the order of their ids."""
+    """Iterate over batches of the searchable rows of a model, in the order of their ids."""
     bank, labels = model.bank, model.label_positions
     found = model.predictor.views.rows()
     found = found[torch.argsort(bank.ids[found])]

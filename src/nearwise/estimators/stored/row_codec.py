@@ -1,4 +1,4 @@
-"""Rows as they were given, as bytes that a store keeps, one by one."""
+"""Encoding of original rows as bytes, one by one, for a store."""
 
 import base64
 import contextlib
@@ -11,30 +11,30 @@ import pyarrow as pa
 from nearwise.estimators.storage.row_storage import append_frame, storable
 from nearwise.memory.arrow import frame_of, read_rows, tensors_of
 
-_NUMBER = 2  # bytes in front of a row: which schema it has
+_NUMBER = 2  # bytes in front of a row: number of its schema
 _ROW, _FILE = "row", "file"  # columns of rows that are arrays
 
 
 class RowCodec:
-    """Packs rows without their schema, which is kept once; columns may come with new types.
+    """Codec of rows; schemas are stored once, and columns may get new types.
 
     Parameters
     ----------
     schemas : sequence of str
-        Those that rows were packed with so far; `schemas` has new ones at its end.
+        Schemas used so far; the attribute `schemas` has new ones at its end.
     """
 
     def __init__(self, schemas: Sequence[str] = ()) -> None:
         self.schemas = list(schemas)
 
     def pack(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> list[bytes]:
-        """Pack rows, and the files that they are from."""
+        """Pack rows, and the names of their files."""
         return self.pack_table(self.table(rows, names))
 
     def table(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
-        """Turn rows into a table whose rows can be packed in parts."""
+        """Convert rows to a table for `pack_table`, and register its schema."""
         table = _as_table(rows, names)
-        for text in self.schemas:  # a column that is empty here, say, has its type from before
+        for text in self.schemas:  # an empty column, for example, gets its earlier type
             known = _schema(text)
             if known.names == table.schema.names:
                 with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -43,7 +43,7 @@ class RowCodec:
         return table
 
     def pack_table(self, table: pa.Table) -> list[bytes]:
-        """Pack some rows of what `table` gave."""
+        """Pack rows of a table from `table`."""
         mark = self.schemas.index(_text(table.schema)).to_bytes(_NUMBER, "little")
         return [
             mark + batch.slice(i, 1).serialize().to_pybytes()
@@ -54,7 +54,7 @@ class RowCodec:
     def unpack(
         self, packed: Sequence[bytes]
     ) -> tuple[pd.DataFrame | np.ndarray, np.ndarray | None]:
-        """Give the rows, at least one, and the files that they are from; None without."""
+        """Unpack one or more rows, and the names of their files, or None."""
         marks = np.array([int.from_bytes(row[:_NUMBER], "little") for row in packed])
         tables, order = [], []
         for mark in np.unique(marks):
@@ -85,7 +85,7 @@ def _schema(text: str) -> pa.Schema:
 
 
 def _files(table: pa.Table) -> np.ndarray:
-    """Files that rows are from, "" where they are from none."""
+    """Names of the files of rows; "" without a file."""
     known = _FILE in table.schema.names
     return np.array(table.column(_FILE).to_pylist() if known else [""] * table.num_rows)
 
@@ -96,7 +96,7 @@ def _as_table(rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.T
         return pa.table(columns if names is None else columns | {_FILE: pa.array(names.tolist())})
     table = pa.Table.from_pandas(storable(rows), preserve_index=False)
     for i, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):  # whose values would be a message of their own
+        if pa.types.is_dictionary(field.type):  # its values would need a separate message
             plain = table.column(i).cast(field.type.value_type)
             table = table.set_column(i, field.name, plain)
     return table.combine_chunks()

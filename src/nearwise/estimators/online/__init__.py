@@ -1,1 +1,1 @@
-"""Rows that come, go or are relabelled after the fit."""
+"""Changes of a fitted model: rows added, removed or relabeled after the fit."""

@@ -1,4 +1,4 @@
-"""Changes of a fitted model as the parameters of its classifier ask."""
+"""Changes of a fitted model, with recalibration or refit by the estimator's parameters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ def with_rows(
     views: Sequence[Any] | None,
     bound: Bound,
 ) -> tuple[Fitted, Tensor]:
-    """Remember rows, and judge the model again where much has changed; give their ids, too."""
+    """Add rows, and recalibrate after many changes; returns the model and the ids."""
     X, y, names, groups = source
     rows = Rows.given(X, model.columns, model.predictor.encoder, views)
     everyone = rows.encode(model.predictor.tta if views is None else None)
@@ -58,7 +58,7 @@ def with_change(
     *args: Any,
     **options: Any,
 ) -> Fitted:
-    """Change remembered rows, without any trace of the former ones where that is possible."""
+    """Change remembered rows; refits if the model forgets exactly, else may recalibrate."""
     changed = change(model, *args, **options)
     if model.holds_memory and model.predictor.forgets_exactly:
         return fit_again(params, changed)
@@ -66,20 +66,20 @@ def with_change(
 
 
 def relabelled(model: Any, ids: Any, y: Any, *, forget_classes: bool = False) -> Any:
-    """Give remembered rows other labels among the classes, or other targets."""
+    """Relabel remembered rows with known classes, or replace their targets."""
     if isinstance(model, FittedRegressor):
         return number_changes.with_targets(model, ids, y)
     return changes.with_labels(model, ids, y, forget_classes=forget_classes)
 
 
 def refreshed(params: Any, model: Fitted) -> Fitted:
-    """Fit again to what is remembered; ValueError where that does not hold all of a fit."""
+    """Refit to the remembered rows; ValueError if they lack data of the fit."""
     refuse_refresh(model.predictor)
     return fit_again(params, model)
 
 
 def fit_again(params: Any, model: Fitted) -> Fitted:
-    """Fit to what is remembered, with the same seed; the estimate of wrong labels stays."""
+    """Refit to the remembered rows with the same seed; the label model stays."""
     bank = model.bank
     weight = bank.sample_weight.double().numpy()
     own = None if (weight == 1).all() else weight / weight.mean()
@@ -107,7 +107,7 @@ def fit_again(params: Any, model: Fitted) -> Fitted:
 
 
 def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
-    """Check the settings again; a memory of fewer rows than `n_neighbors` uses all it has."""
+    """Check the settings for a refit; `n_neighbors` may exceed the number of rows."""
     bank, n_rows = model.bank, len(model.bank)
     if isinstance(params.n_neighbors, int | np.integer):
         n_rows = max(n_rows, int(params.n_neighbors) + 1)
@@ -132,7 +132,7 @@ def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
 
 
 def _judged_again(params: Any, before: Any, after: Any) -> Any:
-    """Judge a changed classifier again where much has changed, by the settings as they are."""
+    """Recalibrate a changed classifier after many changes, by the present settings."""
     if isinstance(after, FittedRegressor):
         return after
 
@@ -140,17 +140,17 @@ def _judged_again(params: Any, before: Any, after: Any) -> Any:
         known = len(after.predictor.prior)
         wanted = check_class_prior(params.class_prior, _n_listed(params, after, known))
         seed, own = after.stream.seed, dict(Settings.of(params.settings))
-        # The rest is for fits, and was checked against other rows.
+        # Other settings are for fits only, and were checked with other rows.
         return FitSettings.model_construct(**own, class_prior=wanted, seed=seed)
 
     return judged_again(before, after, settings)
 
 
 def _n_listed(params: Any, model: FittedClassifier, n_classes: int) -> int:
-    """Classes that a class prior lists: `n_classes`, or fewer where later ones have come."""
+    """Count the classes in a class prior: `n_classes`, or fewer if classes were added later."""
     correction = model.predictor.classes
     if correction is not None and correction.wanted is not None:
-        listed = len(correction.wanted)  # shares that were given do not list later classes
+        listed = len(correction.wanted)  # given shares do not include later classes
         if not isinstance(params.class_prior, str) and np.size(params.class_prior) == listed:
             return listed
     return n_classes

@@ -1,4 +1,4 @@
-"""A memory of bounded size: what its capacity must hold, and which rows go."""
+"""Eviction of rows from a memory of bounded size."""
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ def rows_to_forget(
     seed: int,
     first: int,
 ) -> Tensor:
-    """Choose the rows that a memory over its capacity gives up: ascending positions in the bank.
+    """Choose the rows to evict from a memory over its capacity: ascending bank positions.
 
-    Rows that `max_per_class` keeps without their being found go first, at random. `first` counts
-    the rows of the first fit, which all came at once.
+    Rows that searches skip because of `max_per_class` go first, at random. `first` is the number
+    of rows of the first fit, which all have the same age.
     """
     bank = views.bank
     surplus = len(bank) - capacity

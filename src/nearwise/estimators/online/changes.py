@@ -1,7 +1,6 @@
-"""Changes to a fitted model: rows come, go or get another label, and attention is refreshed.
+"""Changes of a fitted model: adding, removing and relabeling rows, and when to refresh.
 
-Every function takes a model and gives a new one; the model it was given stays as it is, whatever
-happens on the way.
+Every function returns a new model; the given model stays unchanged, also after an error.
 """
 
 from dataclasses import replace
@@ -29,18 +28,18 @@ from nearwise.estimators.storage.row_storage import append_frame
 from nearwise.memory.eviction import EvictionName, check_capacity, usual_half_life
 from nearwise.warn import warn_user
 
-_REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows cause the next
-_REFRESH_NEW_CLASS = 0.02  # of the memory: so many rows of classes that attention has not met
-_FEWEST = 50  # rows in the memory below which a refresh would learn nothing
+_REFRESH_AFTER = 0.5  # new rows that cause a refresh, per row of the memory at the last one
+_REFRESH_NEW_CLASS = 0.02  # share of rows of new classes in the memory that causes a refresh
+_FEWEST = 50  # fewest rows in the memory for a refresh
 
 
 Fitted = TypeVar("Fitted", bound=FittedModel)
 
 
 class Bound(NamedTuple):
-    """How many rows the memory may hold, and which go first.
+    """Capacity of the memory, and the order of evictions.
 
-    `gone`: ids of the rows to forget, where they are known: of a change that is made again.
+    `gone`: ids of the rows to evict, if known from a replayed change.
     """
 
     capacity: int | None
@@ -49,9 +48,9 @@ class Bound(NamedTuple):
 
 
 class NewRows(NamedTuple):
-    """Rows to remember, as the user gave them, and encoded in as many views as those of `fit`.
+    """Rows to add: original, and encoded in as many views as in `fit`.
 
-    Weights are in the unit of the user; `groups` are columns of the bank.
+    Weights are in the user's unit; `groups` are columns of the bank.
     """
 
     given: Any
@@ -63,13 +62,13 @@ class NewRows(NamedTuple):
 
 
 def groups_of_new(model: FittedModel, given: np.ndarray | None, rows: AnyRows) -> dict[str, Tensor]:
-    """Columns of the bank about the groups of new rows; empty where the model has no groups.
+    """Bank columns with the groups of new rows; empty if the model has no groups.
 
-    Rows of a group that a base has learned are no calibration rows: it does not predict them as
-    rows of a new group.
+    Rows of a group that a base was trained on are not calibration rows, as the base does not
+    predict them like rows of a new group.
 
-    ValueError if groups are given and the model has none, or the reverse; a memory in a store
-    keeps none.
+    ValueError if groups are given and the model has none, or the reverse; a memory in a store has
+    no groups.
     """
     if not model.holds_memory:
         return {}
@@ -97,9 +96,9 @@ def groups_of_new(model: FittedModel, given: np.ndarray | None, rows: AnyRows) -
 def with_rows(
     model: FittedClassifier, new: NewRows, bound: Bound
 ) -> tuple[FittedClassifier, Tensor]:
-    """Remember rows, of new classes too; a memory over its capacity then forgets some.
+    """Add rows, also of new classes, and evict rows beyond the capacity.
 
-    Gives the model and the new rows' ids.
+    Returns the model and the ids of the new rows.
     """
     views = model.predictor.views
     views.check_addable([], bound.capacity, has_base=model.predictor.has_base)
@@ -110,7 +109,7 @@ def with_rows(
     views.check_addable(fresh, None, has_base=model.predictor.has_base)
     fork = model.fork()
     predictor, n_classes = fork.predictor, len(model.classes) + len(fresh)
-    # Neither base nor keys have learned the rows' labels: they are calibration rows from now on.
+    # Base and keys are not trained on the rows' labels, so these become calibration rows.
     keys, columns = predictor.keys_of_new(new.views)
     columns |= new.groups
     columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, new.views))
@@ -122,7 +121,7 @@ def with_rows(
 
 
 def with_given(fork: Fitted, new: NewRows) -> Fitted:
-    """Keep new rows as they were given."""
+    """Store the original new rows."""
     if fork.predictor.views.keep_given(new.given, new.names):
         return fork
     if isinstance(fork.rows, pd.DataFrame):
@@ -133,7 +132,7 @@ def with_given(fork: Fitted, new: NewRows) -> Fitted:
 
 
 def without_rows(model: Fitted, ids: Any, *, forget_classes: bool = False) -> Fitted:
-    """Forget remembered rows by id."""
+    """Remove remembered rows by id."""
     fork = model.fork()
     views = fork.predictor.views
     at = views.hold(ids)
@@ -146,7 +145,7 @@ def without_rows(model: Fitted, ids: Any, *, forget_classes: bool = False) -> Fi
 def with_labels(
     model: FittedClassifier, ids: Any, y: Any, *, forget_classes: bool
 ) -> FittedClassifier:
-    """Give remembered rows other labels among the classes."""
+    """Relabel remembered rows with known classes."""
     positions, unknown = positions_among(model.classes, label_values(y))
     if unknown:
         raise ValueError(
@@ -163,7 +162,7 @@ def with_labels(
 
 
 def with_declared(model: FittedClassifier, classes: Any, y: Any) -> FittedClassifier:
-    """Give classes that were declared a column, and refuse labels that were not."""
+    """Add the declared classes, and raise ValueError for labels of other classes."""
     if classes is not None:
         unknown = positions_among(model.classes, label_values(classes))[1]
         if unknown and model.stream.declared:
@@ -182,7 +181,7 @@ def with_declared(model: FittedClassifier, classes: Any, y: Any) -> FittedClassi
 
 
 def with_classes(model: FittedClassifier, fresh: list[Any]) -> FittedClassifier:
-    """Give classes a column before their first row."""
+    """Add classes before their first row."""
     if not fresh:
         return model
     fork = replace(model.fork(), classes=classes_with(model.classes, fresh))
@@ -192,9 +191,9 @@ def with_classes(model: FittedClassifier, fresh: list[Any]) -> FittedClassifier:
 
 
 def refresh_is_due(model: FittedModel) -> bool:
-    """Whether enough new rows, or rows of new classes, came since the last refresh.
+    """Whether enough new rows, or rows of new classes, were added since the last refresh.
 
-    Never where one fold was held out: its networks take long to train, so that is left to the user.
+    Never after a fit with a hold-out split: networks take long to train, so the user decides.
     """
     bank, stream = model.bank, model.stream
     if len(bank) < _FEWEST or model.predictor.held_rows_out or not can_refresh(model.predictor):
@@ -208,7 +207,7 @@ def refresh_is_due(model: FittedModel) -> bool:
 
 
 def bounded(fork: Fitted, bound: Bound) -> Fitted:
-    """Forget what is beyond the capacity; `fork` is not published yet."""
+    """Evict rows beyond the capacity, in an unpublished fork."""
     fork = forgetting(fork, bound)
     ids = bound.gone
     if ids is None:
@@ -226,7 +225,7 @@ def bounded(fork: Fitted, bound: Bound) -> Fitted:
 
 
 def forgetting(fork: Fitted, bound: Bound) -> Fitted:
-    """Let votes fade with age where old rows go first; `fork` is not published yet."""
+    """Set the decay of votes with age for eviction by age, in an unpublished fork."""
     half_life = None
     if bound.eviction == "age" and bound.capacity is not None:
         half_life = usual_half_life(bound.capacity)
@@ -245,7 +244,7 @@ def _forgotten(fork: Fitted, ids: Any) -> Fitted:
 
 
 def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np.ndarray | None:
-    """Names of the rows, new ones at the end; "" for those without among others that have one."""
+    """File names of the rows, new ones last; "" for a row without; None if no row has one."""
     if names is None and model.row_names is None:
         return None
     before = np.full(len(model.rows), "") if model.row_names is None else model.row_names
@@ -253,7 +252,7 @@ def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np
 
 
 def classes_with(before: np.ndarray, fresh: list[Any]) -> np.ndarray:
-    """Put classes that come later after those there are."""
+    """Append new classes to the present ones."""
     if not fresh:
         return before
     extra = np.array(fresh, dtype=np.result_type(before, np.asarray(fresh)))
@@ -273,7 +272,7 @@ def _is_sorted(classes: np.ndarray) -> bool:
 
 
 def _check_room(model: FittedClassifier, y: Any, capacity: int) -> None:
-    """Refuse new labels that a full memory could not hold beside what it must keep."""
+    """Raise ValueError if the capacity is too small for all classes with the new labels."""
     everyone = set(model.classes[model.label_positions.unique().numpy()].tolist())
     everyone |= set(np.asarray([] if y is None else y, dtype=object).ravel().tolist())
     check_capacity(capacity, len(everyone))

@@ -1,4 +1,4 @@
-"""Feedback: what a model predicted for rows before it got their labels, and how good that was."""
+"""Feedback: predictions of rows before their labels were known, and their quality."""
 
 from bisect import bisect_right, insort
 from collections.abc import Sequence
@@ -21,21 +21,21 @@ from nearwise.metrics.calibration import N_BINS, equal_width_bins, mean_gap
 from nearwise.metrics.drift import drift_evidence
 from nearwise.metrics.scores import NLL_CLIP
 
-_CHANGED = 0.01  # share of the memory up to which its calibration rows are good enough
+_CHANGED = 0.01  # largest changed share of the memory for reuse of its calibration rows
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Calibration rows of one version, also used for rows that come a little later.
+    """Calibration rows of one version, reused for slightly later versions.
 
     Attributes
     ----------
     ids : int64 Tensor of shape (n_remembered,)
-        Rows that the version remembered.
+        Ids of the remembered rows.
     labels : ndarray of shape (n_remembered,)
-        Their labels, or targets.
+        Labels, or targets, of the remembered rows.
     judged : tuple
-        Parts of the model that its predictions depend on, compared to see whether these changed.
+        Calibration of the model, compared with that of a later version.
     rows : CalibrationRows or CalibrationNumbers
     """
 
@@ -46,11 +46,11 @@ class Yardstick:
 
     @classmethod
     def of(cls, model: FittedClassifier | FittedRegressor) -> Self:
-        """Predict the calibration rows of a version."""
+        """Compute the calibration rows of a version."""
         return cls(model.bank.ids, model.labels_at(), _judgement(model), known_rows(model))
 
     def fits(self, later: FittedClassifier | FittedRegressor) -> bool:
-        """Whether a version has nearly these rows and labels, and the judgement."""
+        """Whether a later version has nearly the same rows and labels, and the same calibration."""
         if _judgement(later) != self.judged:
             return False
         ids = later.bank.ids
@@ -64,14 +64,14 @@ class Yardstick:
 
 
 def known_rows(model: FittedClassifier | FittedRegressor) -> Any:
-    """Predict the calibration rows of a model, of classes or numbers; they are kept."""
+    """Calibration rows of a classifier or regressor, cached with the memory."""
     if isinstance(model, FittedRegressor):
         return calibration_numbers(model.predictor)
     return calibration_rows(model.predictor, model.n_classes, model.predictor.n_views)
 
 
 def _judgement(model: FittedClassifier | FittedRegressor) -> tuple[Any, ...]:
-    """Give classes, share and temperature; or spread and bounds."""
+    """Calibration of a model: share, temperature and classes; or spread and bounds."""
     if isinstance(model, FittedRegressor):
         return model.predictor.spread.factor, model.predictor.lower, model.predictor.upper
     accepted = model.predictor.acceptance
@@ -79,14 +79,14 @@ def _judgement(model: FittedClassifier | FittedRegressor) -> tuple[Any, ...]:
 
 
 def judge(query: Query | NumberQuery, y: Any) -> Judged | JudgedNumbers:
-    """Predict rows, and compare that with their labels, or targets.
+    """Predict rows, and compare the predictions with their labels or targets.
 
     Parameters
     ----------
     query : Query or NumberQuery
-        Of the rows; made for sets and novelty.
+        Query of the rows, with sets and novelty.
     y : array-like of shape (n,)
-        True labels, new ones among them; or targets, float64.
+        True labels, possibly of new classes; or targets, float64.
     """
     if isinstance(query, NumberQuery):
         return _judge_numbers(query, y)
@@ -133,7 +133,7 @@ def _judge_numbers(query: NumberQuery, y: np.ndarray) -> JudgedNumbers:
 def feedback_summary(
     history: Sequence[Change], last: int | None = None, *, of_numbers: bool = False
 ) -> dict[str, Any]:
-    """Measure the feedback of a history that was not undone; `LiveModel.feedback_summary`."""
+    """Summarise the feedback of a history, except undone changes; `LiveModel.feedback_summary`."""
     judged = _judged(history)
 
     def of_rows(name: str) -> np.ndarray:
@@ -167,7 +167,7 @@ def feedback_summary(
 
 
 def judged_rows(history: Sequence[Change], name: str) -> np.ndarray:
-    """Give what was noted of each row of feedback that was not undone, in order; as in `Judged`."""
+    """Values of a field of `Judged` for all rows of feedback, in order, except undone changes."""
     return _values(_judged(history), name)
 
 
@@ -186,10 +186,10 @@ def _values(judged: list[dict[str, Any]], name: str) -> np.ndarray:
 
 
 def _among_all(judged: list[dict[str, Any]]) -> list[float]:
-    """P-values of rows among the known ones and all that came before.
+    """P-values of rows among the calibration rows and all earlier rows of feedback.
 
-    Those that `judge` notes compare every row with the same known ones, so that they depend on each
-    other; a bet against these would win by chance.
+    The p-values from `judge` compare every row with the same calibration rows, so they depend on
+    each other; a drift test by betting on them could win by chance.
     """
     before: list[float] = []
     found = []

@@ -1,4 +1,4 @@
-"""A changed model is judged again: what a fit decides last, on predictions of left-out rows."""
+"""Recalibration of a changed model on its leave-one-out predictions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,10 +25,10 @@ from nearwise.estimators.uncertainty.calibration_rows import judged_positions
 from nearwise.functional.threads import one_thread
 from nearwise.memory.eviction import arrival_draws
 
-_CHANGED = 0.05  # share of the remembered rows up to which a model stays as it was judged
-_FEWEST = 20  # rows below which nothing is decided anew
-_ASKED = 500  # relabelled rows whose neighbors are asked
-# Entries of `choice` about a judgement.
+_CHANGED = 0.05  # largest changed share of the rows without recalibration
+_FEWEST = 20  # fewest rows for a recalibration
+_ASKED = 500  # relabeled rows in the comparison with their neighbors
+# Entries of `choice` about a calibration.
 _NOTED = ("head_nll", "head_share", "classes", "merge", "merge_nll", "judged")
 
 
@@ -36,11 +36,11 @@ _NOTED = ("head_nll", "head_share", "classes", "merge", "merge_nll", "judged")
 def judged_again(
     before: FittedClassifier, after: FittedClassifier, settings: Callable[[], FitSettings]
 ) -> FittedClassifier:
-    """Decide on temperatures, share and class correction again where many rows have changed.
+    """Recalibrate temperatures, share and class correction after many changes.
 
-    `after` is what a change made of `before`, not published yet. Once more than 5 % of the rows
-    differ from those of the fit, and after every further 5 %, all is fitted as in a fit, to rows
-    as they are now. While fewer differ, also because changes were undone, that of the fit holds.
+    `after` is the unpublished result of a change of `before`. If more than 5 % of the rows differ
+    from those of the fit, and after every further 5 %, the calibration is fitted to the present
+    rows. If fewer differ, also after undone changes, the calibration of the fit is used.
     """
     if not after.holds_memory:
         return after
@@ -56,17 +56,17 @@ def judged_again(
 
 
 def _n_changed(before: FittedClassifier, after: FittedClassifier) -> int:
-    """Count rows that a change added (and did not forget), removed or relabelled."""
+    """Count rows that a change added (and did not evict), removed or relabeled."""
     there, now = before.bank, after.bank
     stayed = int((now.ids < there.next_id).sum())
     relabelled = 0
-    if len(there) == len(now) == stayed:  # labels change where no row comes or goes
+    if len(there) == len(now) == stayed:  # a change of labels adds and removes no rows
         relabelled = int((before.label_positions != after.label_positions).sum())
     return len(there) - stayed + len(now) - stayed + relabelled
 
 
 def _n_since_fit(model: FittedClassifier) -> int:
-    """Count rows that differ from those of the fit: present ones, and those that are gone."""
+    """Count rows added, removed or relabeled since the fit."""
     stayed = model.bank.ids < model.stream.refreshed_at
     n_stayed = int(stayed.sum())
     relabelled = int((_relabelled(model) & stayed).sum())
@@ -74,7 +74,7 @@ def _n_since_fit(model: FittedClassifier) -> int:
 
 
 def _relabelled(model: FittedClassifier) -> Tensor:
-    """Whether each row has another label than in the fit, or than it was added with, bool (n,)."""
+    """Mask of rows relabeled since the fit, or since they were added, bool (n,)."""
     labels = model.label_positions
     return model.bank.columns.get(FITTED, labels) != labels
 
@@ -92,12 +92,12 @@ def _with(predictor: ClassPredictor, judged: Judgement, of_fit: Judgement | None
 
 
 def _judged(model: FittedClassifier, settings: Callable[[], FitSettings]) -> ClassPredictor:
-    """Decide on the model as it is; the former decisions stay where its rows do not tell."""
+    """Recalibrate on the present rows; unchanged with too few rows or label noise."""
     predictor, rows = model.predictor, _judged_rows(model)
     if len(rows) < _FEWEST or not predictor.label_model.as_given:
         return predictor
     chosen = settings()
-    # The shares that predictions are corrected from are those that the head is given.
+    # The class correction starts from the same shares as the head.
     known = Known(predictor.label_model, predictor.prior, model.n_classes)
     plain = replace(predictor, acceptance=NOT_YET, choice=dict(predictor.choice))
     _, views = plain.predict_judged(model.n_classes, predictor.n_views, rows)
@@ -120,7 +120,7 @@ def _judged(model: FittedClassifier, settings: Callable[[], FitSettings]) -> Cla
 
 
 def _nll_of(predictor: ClassPredictor, answer: Answer, labels: Tensor, weight: Tensor) -> float:
-    """NLL of rows by share and temperature as they were."""
+    """NLL of rows with the former share and temperature."""
     log_proba, accepted = answer.log_proba, predictor.acceptance
     if predictor.has_base:
         log_proba = shrink(log_proba, answer.base_log_proba, accepted.share)
@@ -128,16 +128,15 @@ def _nll_of(predictor: ClassPredictor, answer: Answer, labels: Tensor, weight: T
     return mean_nll(tempered, labels, weight)
 
 
-# --- which rows ---------------------------------------------------------------------------------
+# --- choice of rows -----------------------------------------------------------------------------
 
 
 def _judged_rows(model: FittedClassifier) -> Tensor:
-    """Draw the rows that are judged: bank positions, ascending.
+    """Draw calibration rows for a recalibration: bank positions, ascending.
 
-    They are calibration rows, whose labels neither base nor keys have learned. Relabelled ones are
-    among them only where their neighbors agree: a correction, or a class that was renamed. Where
-    they do not, the new labels are what is being judged, and rows that kept theirs tell how much
-    the neighbors are still worth; unless most rows were relabelled.
+    Relabeled rows are included only if their neighbors agree with the new labels, as after a
+    correction or the renaming of a class. Otherwise the new labels may be wrong, and the rows with
+    unchanged labels measure the neighbors, unless most rows were relabeled.
     """
     rows, relabelled = judged_positions(model.predictor), _relabelled(model)
     rows = rows[torch.from_numpy(~lone_rows(model.label_positions.numpy()))[rows]]
@@ -147,9 +146,9 @@ def _judged_rows(model: FittedClassifier) -> Tensor:
 
 
 def _weight(model: FittedClassifier, rows: Tensor) -> Tensor:
-    """Weights (n,) by which rows of the fit and later ones count as often as in the memory.
+    """Weights (n,) that give rows of the fit and later rows their shares of the memory.
 
-    Where one fold was held out, few rows of the fit are judged, and all later ones.
+    After a fit with a hold-out split, few rows of the fit are calibration rows, but all later ones.
     """
     of_fit, judged = model.bank.ids < model.stream.refreshed_at, model.predictor.judged
     n_judged = int((of_fit & judged).sum())
@@ -158,7 +157,7 @@ def _weight(model: FittedClassifier, rows: Tensor) -> Tensor:
 
 
 def _supported(model: FittedClassifier, relabelled: Tensor) -> bool:
-    """Whether the neighbors of relabelled rows rather have their new labels than the former."""
+    """Whether neighbors of relabeled rows agree more with the new labels than with the former."""
     views, labels = model.predictor.views, model.label_positions
     some = _drawn(model, torch.nonzero(relabelled)[:, 0], _ASKED)
     spec, ids = views.specs[0], model.bank.ids
@@ -169,7 +168,7 @@ def _supported(model: FittedClassifier, relabelled: Tensor) -> bool:
 
 
 def _drawn(model: FittedClassifier, positions: Tensor, most: int) -> Tensor:
-    """Draw at most so many rows; by their ids alone, so that the same are drawn again."""
+    """Draw at most `most` rows, by their ids alone, so that the draw is repeatable."""
     draws = arrival_draws(model.bank.ids[positions], model.stream.seed)
     first = torch.from_numpy(np.argsort(draws, kind="stable")[:most])
     return positions[first].sort().values

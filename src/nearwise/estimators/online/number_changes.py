@@ -1,7 +1,6 @@
-"""Changes to a fitted regressor: rows come, go or get another target.
+"""Changes of a fitted regressor: adding rows and replacing targets.
 
-Every function takes a model and gives a new one; the model it was given stays as it is, whatever
-happens on the way.
+Every function returns a new model; the given model stays unchanged, also after an error.
 """
 
 from typing import Any
@@ -21,7 +20,7 @@ from nearwise.estimators.online.changes import Bound, NewRows, bounded, with_giv
 
 
 def with_rows(model: FittedRegressor, new: NewRows, bound: Bound) -> tuple[FittedRegressor, Tensor]:
-    """Remember rows; a memory over its capacity then forgets some. Gives the rows' ids, too."""
+    """Add rows and evict rows beyond the capacity; returns the model and the new ids."""
     n_rows = len(new.given)
     targets = check_targets(new.y, n_rows)
     fork = model.fork()
@@ -36,7 +35,7 @@ def with_rows(model: FittedRegressor, new: NewRows, bound: Bound) -> tuple[Fitte
 
 
 def _trust(model: FittedRegressor, encoded: AnyRows, targets: np.ndarray) -> Tensor:
-    """Give the probabilities of new targets (n,) to be right, at the rate that the fit found."""
+    """Probabilities (n,) that new targets are right, at the noise rate of the fit."""
     rate = model.predictor.choice["label_noise"]["rate"]
     predicted = NumberQuery(model, encoded).mixture
     found = find_wrong(predicted, targets, np.ones(len(targets)), rate, model.numbers)
@@ -44,7 +43,7 @@ def _trust(model: FittedRegressor, encoded: AnyRows, targets: np.ndarray) -> Ten
 
 
 def with_targets(model: FittedRegressor, ids: Any, y: Any) -> FittedRegressor:
-    """Give remembered rows other targets."""
+    """Replace the targets of remembered rows."""
     fork = model.fork()
     at = fork.predictor.views.hold(ids)
     targets = check_targets(y, len(at))

@@ -1,4 +1,4 @@
-"""Whether a fitted model can be fitted again to a memory that has changed."""
+"""Checks for refitting a model to its changed memory."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from nearwise.estimators.model.predictor import Predictor
 
 
 def can_refresh(predictor: Predictor) -> bool:
-    """Whether what is remembered holds all that a fit needs."""
+    """Whether the memory has all data for a refit."""
     return predictor.views.label_model.as_given and not _lost_views(predictor)
 
 
 def refuse_refresh(predictor: Predictor) -> None:
-    """Raise a ValueError with the reason if a fit cannot be refreshed."""
+    """Raise ValueError, with the reason, if a model cannot be refreshed."""
     predictor.views.require_all("A refresh is a fit to the remembered rows, which")
     if _lost_views(predictor):
         raise ValueError(
@@ -23,12 +23,12 @@ def refuse_refresh(predictor: Predictor) -> None:
 
 
 def _lost_views(predictor: Predictor) -> bool:
-    """Whether there were views other than those that `fit` makes of images itself."""
+    """Whether the fit had views given by the user; these are not remembered."""
     return predictor.n_views > 1 and not predictor.tta
 
 
 def refuse_fixed_positions(cv: Any) -> None:
-    """Raise a ValueError if `cv` names rows of the first fit by their positions."""
+    """Raise ValueError if `cv` has positions of rows of the first fit."""
     if has_fixed_positions(cv):
         raise ValueError(
             "cv holds positions of the rows of the first fit, which are not those of the memory. "

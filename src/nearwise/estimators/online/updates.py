@@ -1,4 +1,4 @@
-"""Rows that come, go or change their label after fitting; nothing is trained again."""
+"""Predictions and checks for changes of remembered rows, without training."""
 
 import numpy as np
 import torch
@@ -8,18 +8,18 @@ from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import MemoryViews
 
-_FEWEST = 2  # rows that a memory keeps
+_FEWEST = 2  # fewest rows of a memory
 
 
 def predict_new(predictor: ClassPredictor, views: list[AnyRows]) -> Tensor:
-    """Calibrated log-probabilities (n, C) of the classes of the fit, by the model as it is."""
+    """Calibrated log-probabilities (n, C) of new rows for the classes of the fit."""
     merged = predictor.predict_views(views, len(predictor.prior))
     whole = predictor.calibration(len(views)).whole
     return torch.log_softmax(merged.log_proba[:, : len(predictor.prior)] / whole, dim=1)
 
 
 def refuse_few(views: MemoryViews, gone: Tensor) -> None:
-    """Refuse to remove rows at these positions where fewer than 2 would stay."""
+    """Raise ValueError if removing the rows at these positions leaves fewer than 2."""
     n_rows, n_gone = views.n_remembered, len(gone.unique())
     if n_rows - n_gone < _FEWEST:
         raise ValueError(
@@ -31,7 +31,7 @@ def refuse_few(views: MemoryViews, gone: Tensor) -> None:
 def refuse_emptied_classes(
     views: MemoryViews, at: Tensor, new: Tensor | None, classes: np.ndarray, doing: str
 ) -> None:
-    """Refuse to take a class's last row that votes, by removal or by `new` labels (n_at,)."""
+    """Raise ValueError if removals or `new` labels (n_at,) leave a class without a voting row."""
     bank = views.bank
     labels = bank.labels.argmax(1) if bank.is_soft else bank.labels
     votes = torch.isin(at, views.rows())

@@ -1,4 +1,4 @@
-"""The scikit-learn contract: AttnKNNClassifier, AttnKNNRegressor and what they compose."""
+"""The scikit-learn estimators AttnKNNClassifier and AttnKNNRegressor, and their parts."""
 
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.inputs.columns import ColumnReport, ColumnWarning

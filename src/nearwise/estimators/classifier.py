@@ -62,65 +62,65 @@ _MOVED = {
 class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     """Classify by learned attention over the nearest remembered rows.
 
-    A query's nearest rows are found in key spaces; an attention head, trained on other tables
-    and further on this one, weighs them beside a null neighbor; neighbors and base are pooled. What
-    is learned about a row comes from models that were fitted without its fold, or rows are held
-    out.
+    A query's nearest rows are searched in several key spaces. A pretrained attention head, which
+    `fit` may fine-tune, weights these neighbors and a null neighbor; its prediction is pooled with
+    the base. Choices and calibration use out-of-fold predictions or held-out rows.
 
     Parameters
     ----------
     n_neighbors : int or "auto", default="auto"
-        Neighbors per key space; "auto" is 32, fewer in a small table.
+        Number of neighbors per key space. "auto" is 32, or fewer in a small table.
     columns : mapping of str to str, optional
-        What columns of a DataFrame are used as, where that is not left to `fit`: "number",
-        "category" (a zip code, say), "date" or with a format "date:%d-%m-%y", "left out", or "keep"
-        for one that would be left out. By default types decide; text that writes a date in every
-        row is one, and numbers with one sign or unit (95%, $5) are numbers; row numbers, row ids
-        and text that differs in (nearly) every row are left out. `report_.column_report` lists all.
+        Use of DataFrame columns by name. Values: "number", "category" (for a zip code, for
+        example), "date" or with a format "date:%d-%m-%y", "left out", or "keep" for a column that
+        `fit` would leave out. By default types decide. Text with a date in every row becomes
+        dates; numbers with one sign or unit (95%, $5) become numbers. Row numbers, row ids and
+        text that differs in (nearly) every row are left out. `report_.column_report` lists all.
     estimator : "auto", None or classifier, default="auto"
-        The base, beside the neighbors. "auto": a forest (Gaussian classes for ready embeddings
-        where these are better), and classifiers that add to it and the neighbors (or the heads of
-        "deep" networks). None: the class shares stand in. One of your own is always taken.
+        Base classifier that is pooled with the neighbors. "auto": a forest (or Gaussian classes
+        for ready embeddings, if better), plus classifiers and "deep" network heads that improve
+        the pool. None: class shares replace the base. Your own classifier is always used.
     preset : {"default", "instant"}, default="default"
-        "instant": what the base begins with (nothing with estimator=None) and the head as it is;
-        for tables and ready embeddings without `label_noise`. With fewer than 32 rows both are
-        this one, unless more is asked for.
+        Amount of training. "instant": only the forest or Gaussian classes (neither with
+        estimator=None) and the pretrained head, for tables without `label_noise`. Below 32 rows
+        "default" behaves like "instant", unless other parameters request training.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
-        Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
+        Metric of the feature space; default "euclidean". "manhattan" is searched exactly.
     cv : "auto", int, float, splitter or list of (train, test) positions, default="auto"
-        Rows left out of what is fitted first, and then used for heads and calibration. An int:
-        folds of a cross-fit, for tables in one view. A float: a share once; it also stops the
-        networks. A splitter of scikit-learn: a cross-fit if it has several splits, else its test
-        rows once. "latest": the last fifth of the rows once, as given, to judge by what came last
-        where the first were earlier. "auto" and None: 5 folds, 3 above 5,000 rows; for images and
-        views a share of .1, up to .5 to reach 20 rows.
+        Rows left out of training, for heads and calibration. An int: number of cross-fit folds,
+        for tables with one view. A float: share of a hold-out split, also for early stopping of
+        networks. A scikit-learn splitter: a cross-fit with several splits, else a hold-out split.
+        "latest": hold out the last fifth of the rows, for rows in order of time. "auto" or None:
+        5 folds, 3 above 5,000 rows; for images and several views a share of .1, up to .5 to
+        reach 20 rows.
     class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
-        Class shares where predictions are used. If they differ from those of training, votes,
-        null and base are reweighted.
+        Class prior at prediction time. If it differs from the training prior, votes, null and
+        base are reweighted.
     label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
-        Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
+        Model of wrong labels in `y`. None: no noise. "auto": estimated. A float: share of wrong
+        labels, evenly spread. An array: transition matrix (rows true, columns given).
     settings : Settings or dict, optional
-        What few users change: embedder, capacity, calibration, index, training, device, folders,
-        ...; see `Settings`. Single ones are set by `set_params(settings__index="exact")`.
+        Rare settings: embedder, capacity, calibration, index, training, device and more. See
+        `Settings`. Change a single one by `set_params(settings__index="exact")`.
     n_jobs : int, optional
-        Threads for the trees, the folds and the searches of a fit of a table. By default as many
-        as torch takes, at most the processors that this process may use (a container's share
-        counts), but one for the trees of 1,000 rows and fewer, where more cost more than they
-        save.
+        Number of threads for trees, folds and searches in the fit of a table. Default: as many as
+        torch uses, at most the processors available to this process (or container); one for the
+        trees of at most 1,000 rows.
     random_state : int, RandomState or None, default=None
-        An int makes the fit repeatable.
+        Seed of the fit; an int makes it repeatable.
     verbose : {0, 1, 2}, default=0
+        Progress on standard error: 0 is silent, 1 a bar, 2 also one line per stage.
 
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_
-        Scikit-learn's; classes that `add` brought are at the end of `classes_`.
+        As in scikit-learn; classes added by `add` are at the end of `classes_`.
     memory_ : MemoryBank
-        The remembered rows as they are now.
+        The present remembered rows.
     report_ : FitReport
-        What the fit chose and measured, and how it uses the columns.
+        Choices and measurements of the fit, and use of the columns.
     fitted_ : FittedClassifier
-        The version that predictions see: target_name, n_remembered, row_names, evicted, ...
+        The present version of the model: target_name, n_remembered, row_names, evicted and more.
 
     Examples
     --------
@@ -172,32 +172,31 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         groups: Any = None,
         views: Sequence[Any] | None = None,
     ) -> Self:
-        """Learn from training rows.
+        """Fit the classifier to training rows.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
-            A DataFrame may hold text, categories, dates and missing values, and so may what gives
-            one: tables of polars and pyarrow, dicts. Arrays hold numbers; NaN is missing.
-            Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels. The path
-            of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
-            their labels (a test part they may have is left out), and folders their files' names.
+            Training rows. DataFrames, polars or pyarrow tables and dicts may have text,
+            categories, dates and missing values. Arrays have numbers; NaN is missing. Images are
+            uint8 of shape (n, height, width, channels) with 1 or 3 channels. A folder with one
+            folder per class, a `nearwise.data.Dataset` or a `datasets` data set includes labels
+            (and file names); its test part, if any, is left out.
         y : array-like of shape (n,)
-            At least 2 classes, one of them with at least 2 rows. A row that is alone in its class
-            is remembered; heads and calibration are fitted without it, with a warning.
+            Class labels: at least 2 classes, one of them with at least 2 rows. The only row of a
+            class is remembered, but not used for heads and calibration, with a warning.
         sample_weight : array-like of shape (n,), optional
-            Non-negative; weighs a row's loss and its vote.
+            Non-negative weights of the rows' losses and votes.
         groups : array-like of shape (n,), optional
-            Group of each row, such as its patient or recording, where new rows will be of new
-            groups: a group is in one fold, its rows are no neighbors of each other in
-            training, and sets, risks and p-values count every group once. By default equal rows
-            are a group where many are copies (a twentieth of the rows or more, in a table without
-            few different rows); ``groups=range(n)`` takes copies for rows of their own. Not with
-            `label_noise`.
+            Group of each row, such as a patient, if new rows will belong to new groups. A group
+            is in one fold, its rows are not neighbors of each other in training, and sets, risks
+            and p-values count every group once. By default equal rows form groups if at least 5 %
+            of the rows are copies (except in a table with few different rows);
+            ``groups=range(n)`` keeps copies separate. Not allowed with `label_noise`.
         views : sequence of arrays like `X`, optional
-            Further views of the same rows, such as the embeddings of the flipped images. Networks
-            are trained on the first as well, keys are averaged over all, and predictions from as
-            many views are calibrated as such. Images have theirs from `tta`.
+            Further views of the same rows, such as embeddings of the flipped images. Networks
+            are trained on the first of them too, keys are averaged over all views, and
+            predictions from the same number of views are calibrated. Images get views by `tta`.
         """
         return self._fit(X, y, sample_weight, groups, views)
 
@@ -241,21 +240,21 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
     @property
     def classes_(self) -> np.ndarray:
-        """Classes, ndarray of shape (n_classes,): sorted, those from `add` at the end."""
+        """Classes, ndarray of shape (n_classes,): sorted, with classes from `add` at the end."""
         return self._fitted.classes
 
     @property
     def report_(self) -> FitReport:
-        """What the fit chose and measured, and how it uses the columns."""
+        """Choices and measurements of the fit, and use of the columns."""
         return FitReport.of(self._fitted.predictor)
 
-    if not TYPE_CHECKING:  # every other name would pass
+    if not TYPE_CHECKING:  # otherwise type checkers accept any name
 
         def __getattr__(self, name: str) -> Any:
-            """Say where a former name is now."""
+            """Raise AttributeError with the present name of a former attribute."""
             if name in _MOVED:
                 raise AttributeError(f"AttnKNNClassifier has no {name!r}: use {_MOVED[name]}.")
-            return self.__getattribute__(name)  # an AttributeError, of a property its own
+            return self.__getattribute__(name)  # raises AttributeError, a property's own if any
 
     # --- queries ------------------------------------------------------------------------------
 
@@ -267,19 +266,19 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         *,
         explain: int | Literal[False] | None = False,
     ) -> Query:
-        """Answer several queries about the same rows: they are encoded, and neighbors found, once.
+        """Query object for several results about the same rows, with one encoding and search.
 
         Parameters
         ----------
         X, views
             As in `predict_proba`.
         explain : int or None or False, default=False
-            Neighbors that explanations will show; None shows all.
+            Number of neighbors in explanations; None shows all.
 
         Returns
         -------
         query : Query
-            Of the model as it is now, whatever is added or removed later.
+            Query of the present version of the model; later changes have no effect on it.
 
         Examples
         --------
@@ -297,27 +296,27 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         return Query(model, rows, explain=explain)
 
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
-        """Class probabilities.
+        """Predict class probabilities.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the remembered rows, each left out of its own neighbors, with out-of-fold and
-            out-of-bag predictions of the base. Images may be given as a folder that holds them, or
+            Rows to predict. None means leave-one-out predictions of the remembered rows, with
+            out-of-fold and out-of-bag predictions of the base. Images may be given as a folder or
             as a list of files.
         views : sequence of arrays like `X`, optional
-            Further views of the rows, as many as `fit` was given, to be merged with the first.
-            Images have theirs from `tta`; an empty list asks for the prediction from one view.
+            Further views of the rows, as many as in `fit`, merged with `X`. Images get views by
+            `tta`; an empty list predicts from one view.
 
         Returns
         -------
         proba : ndarray of shape (n, n_classes)
-            In the order of `classes_`; rows sum to 1.
+            Probabilities in the order of `classes_`; rows sum to 1.
         """
         return self.query(X, views).proba()
 
     def predict(self, X: Any = None, views: Sequence[Any] | None = None) -> Any:
-        """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
+        """Predict the most probable classes, ndarray of shape (n,); see `predict_proba`."""
         query = self.query(X, views)
         return query.model.classes[query.proba().argmax(axis=1)]
 
@@ -329,19 +328,19 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         trust: bool = False,
         views: Sequence[Any] | None = None,
     ) -> list[Explanation]:
-        """Show the neighbors behind each prediction.
+        """Explain predictions by their neighbors.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the training rows, each without itself (rows added later are left out).
+            Rows to explain. None means leave-one-out predictions of all remembered rows.
         n_neighbors : int or None, default=10
-            How many of the weightiest neighbors are shown; None shows all.
+            Number of neighbors shown, by descending weight; None shows all.
         trust : bool, default=False
-            Whether to add each row's out-of-distribution p-value and its 90 % prediction set. That
-            needs new rows, and once a prediction of the calibration rows.
+            Whether to add each row's out-of-distribution p-value and 90 % prediction set. Needs
+            new rows, and predicts the calibration rows once.
         views : sequence of arrays like `X`, optional
-            As in `predict_proba`; a neighbor's weight is its mean over the views.
+            Further views as in `predict_proba`; a neighbor's weight is its mean over the views.
 
         Returns
         -------
@@ -350,7 +349,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         Raises
         ------
         ValueError
-            If trust is requested for the training rows, or there are too few calibration rows.
+            If trust is requested for the remembered rows, or there are too few calibration rows.
         """
         if n_neighbors is not None:
             check_count("n_neighbors", n_neighbors, 1)
@@ -367,29 +366,29 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         confidence: float = 0.95,
         views: Sequence[Any] | None = None,
     ) -> Selection:
-        """Predict, and say which predictions, the most probable ones, to act on.
+        """Predict with abstention: accept only the rows with the largest probabilities.
 
         Parameters
         ----------
         X, views
-            As in `predict_proba`; new rows.
+            New rows, as in `predict_proba`.
         coverage : float in (0, 1], optional
-            Share of rows to answer. Either this or `max_risk` is given.
+            Share of rows to accept. Give either `coverage` or `max_risk`.
         max_risk : float in (0, 1), optional
-            Share of answers that may be wrong; as many rows are answered as that allows.
+            Largest share of wrong accepted rows; as many rows as possible are accepted.
         confidence : float in (0, 1), default=0.95
-            With which the risk bound holds.
+            Confidence of the risk bound.
 
         Returns
         -------
         selection : Selection
-            labels, accepted, threshold, expected_risk, risk_bound, guarantee, ...
+            Predictions with labels, accepted, threshold, expected_risk, risk_bound and more.
 
         Raises
         ------
         ValueError
-            If both or none of `coverage` and `max_risk` are given or out of their range, or no
-            threshold keeps the risk below `max_risk`.
+            If not exactly one of `coverage` and `max_risk` is given, a value is out of its range,
+            or no threshold keeps the risk bound below `max_risk`.
         """
         check_request(coverage, max_risk, confidence)
         return self.query(X, views).selection(
@@ -409,51 +408,50 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         seed: int | None = None,
         views: Sequence[Any] | None = None,
     ) -> PredictionSets:
-        """Predict sets of classes that hold the true one at about the given confidence.
+        """Predict sets of classes with about the given probability to contain the true class.
 
         Parameters
         ----------
         X, views
-            As in `predict_proba`; new rows.
+            New rows, as in `predict_proba`.
         confidence : float in (0, 1), default=0.9
-            Share of rows whose set is to hold the true class.
+            Wanted coverage: share of rows with the true class in their set.
         method : {"lac", "aps", "raps"}, default="lac"
-            "lac": the smallest sets on average. "aps": sets that grow with how hard a row is.
-            "raps": "aps" with a penalty on large sets.
+            Nonconformity score. "lac": the smallest sets on average. "aps": larger sets for
+            harder rows. "raps": "aps" with a penalty on large sets.
         class_conditional : bool, default=False
-            Whether each class is to be covered at this confidence, rather than all on average.
+            Whether each class gets this coverage, not only the average over all rows.
         allow_empty : bool, default=True
-            Whether a set may be empty: no class fits the row as well as labels usually do. False
-            puts the most probable class in; coverage is then above `confidence`.
+            Whether a set may be empty, if no class fits the row. False adds the most probable
+            class; coverage is then above `confidence`.
         penalty, free_ranks : float, int
-            Of "raps": added for each class beyond the `free_ranks` most probable.
+            Penalty of "raps" per class beyond the `free_ranks` most probable classes.
         seed : int, optional
-            For "aps" and "raps": draw at random whether a class at the edge is in. Without, it is
-            always in: no set is empty, and coverage is above `confidence` where the classifier
-            is right more often than that.
+            Seed for "aps" and "raps" to include the last class of a set at random. Without a seed
+            it is always included: no set is empty, and coverage is above `confidence` if the
+            accuracy is.
 
         Returns
         -------
         sets : PredictionSets of shape (n, n_classes)
-            A bool array in the order of `classes_`, with `to_frame`; a notebook shows its labels.
+            Bool array in the order of `classes_`, with `to_frame` and `labels`.
 
         Raises
         ------
         ValueError
-            If there are too few calibration rows (of a class), with how many are needed.
+            If there are too few calibration rows (of a class), with the needed number.
 
         Notes
         -----
-        CV+: a calibration row is compared with what the head that predicted it predicts for the new
-        one. For rows drawn like the training rows, and heads that did not see their calibration
-        rows, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
-        practice near confidence. Held-out rows are unseen by memory and networks; calibration rows
-        of a cross-fit have been seen by memory, head and temperatures, and nothing is proved. What
-        is covered is the average over rows, or over the rows of a class, not every row.
+        Conformal: a class is in the set if more than a share 1 - `confidence` of the calibration
+        rows, in leave-one-out predictions, score at least as high under their own labels. Coverage
+        is an average over rows, or over the rows of a class; it does not hold for every single
+        row. For rows drawn like the training rows it is near `confidence` in practice, but not
+        proved: the head and the temperatures may have been fitted to the calibration rows, and
+        after a cross-fit the trees of a row's neighbors too.
 
-        Where `label_noise` found wrong labels, the sets are to hold the *true* class: the
-        calibration rows are counted through the inverse of the transition, and what is covered
-        is as right as that.
+        With `label_noise` the sets cover the *true* class: calibration rows are weighted by the
+        inverse transition. Coverage is then only as accurate as the transition.
         """
         check_confidence(confidence)
         query = self.query(X, views)
@@ -471,21 +469,21 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     def novelty_score(
         self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
     ) -> np.ndarray:
-        """Score how unlike the remembered rows new rows are.
+        """Novelty score of new rows: the difference from the remembered rows.
 
         Parameters
         ----------
         X, views
-            As in `predict_proba`; new rows.
+            New rows, as in `predict_proba`.
         score : {"combined", "entropy"}
-            "entropy": of the prediction, in nats. "combined" (default): the mean of this, the
-            distance to the k-th neighbor and the attention that went to no neighbor, each in
-            standard deviations from its mean among the calibration rows.
+            Kind of score. "entropy": entropy of the prediction, in nats. "combined" (default):
+            mean of the entropy, the distance to the k-th neighbor and the null mass, each
+            standardised by the calibration rows.
 
         Returns
         -------
         score : float64 ndarray of shape (n,)
-            Larger is more novel.
+            Novelty scores; larger is more novel.
         """
         check_novelty_score(score)
         return self.query(X, views).novelty_score(score)
@@ -493,9 +491,9 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     def novelty_p_value(
         self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
     ) -> np.ndarray:
-        """Out-of-distribution p-value: the share of known rows with at least this novelty score.
+        """Out-of-distribution p-value: the share of calibration rows with at least this score.
 
-        Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows.
+        Flagging rows with p <= 0.05 gives about one false alarm per twenty known rows.
 
         Parameters
         ----------
@@ -505,7 +503,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         Returns
         -------
         p : float64 ndarray of shape (n,)
-            In (0, 1]; the smallest possible is 1 / (1 + calibration rows).
+            P-values in (0, 1]; the smallest possible is 1 / (1 + calibration rows).
         """
         check_novelty_score(score)
         return self.query(X, views).novelty_p_value(score)
@@ -522,45 +520,46 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         groups: Any = None,
         views: Sequence[Any] | None = None,
     ) -> np.ndarray:
-        """Remember new rows, of new classes too, without training again.
+        """Add new rows to the memory, also of new classes, without training.
 
-        A memory over its `capacity` then forgets rows by `eviction`; `fitted_.evicted` has their
-        ids, and new rows may be among them.
+        A memory over its `capacity` then evicts rows by `eviction`; `fitted_.evicted` has their
+        ids, possibly of new rows.
 
         Parameters
         ----------
         X, y, sample_weight, groups, views
-            As in `fit`. A classifier that was fitted with groups takes no rows without.
+            New rows, as in `fit`. Groups are required if the classifier was fitted with groups.
 
         Returns
         -------
         ids : int64 ndarray of shape (n_added,)
-            Ids go on from the largest ever given, so they show the order of arrival.
+            Ids of the new rows; they continue the order of arrival.
         """
         return self._remember(X, y, sample_weight, groups, views)
 
     @torch.inference_mode(False)
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
-        """Forget remembered rows by id; nothing is trained again.
+        """Remove remembered rows by id; networks and trees are not retrained.
 
-        With preset="instant" and no forest (estimator=None, or `report_.choice["base"]` names
-        "gaussian" alone) they leave nothing behind: the model is the one that a fit without them
-        gives, to the bit without sample weights, in the time of such a fit. (Of equally near rows
-        it may find others: such a fit numbers rows anew.)
-        Elsewhere feature map, base and head keep what they learned from them until `refresh`.
+        With preset="instant" and no forest (estimator=None, or only "gaussian" in
+        `report_.choice["base"]`) the model is refitted without the rows and forgets them exactly:
+        without sample weights it equals a new fit to the bit, except for ties between equally
+        near rows. Otherwise feature map, base and head still depend on the removed rows until
+        `refresh`.
 
         Parameters
         ----------
         ids : int64 array-like of shape (n_removed,)
+            Ids of the rows to remove.
         forget_classes : bool, default=False
-            True lets a class lose its last row. It keeps its position in `classes_`, and only
+            Whether a class may lose its last row. It keeps its position in `classes_`, and only
             the base and the null can predict it.
 
         Raises
         ------
         ValueError
             If an id is not remembered, a class would lose its last row, or too few rows stay.
-            Nothing is then forgotten.
+            Nothing is then removed.
         """
         self._change(
             by_settings.with_change, changes.without_rows, ids, forget_classes=forget_classes
@@ -568,14 +567,15 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
     @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
-        """Give remembered rows other labels among `classes_`; nothing is trained again.
+        """Relabel remembered rows with classes of `classes_`, with no retraining as in `remove`.
 
         Parameters
         ----------
         ids : int64 array-like of shape (n_changed,)
         y : array-like of shape (n_changed,)
+            New labels.
         forget_classes : bool, default=False
-            As in `remove`.
+            Whether a class may lose its last row, as in `remove`.
 
         Raises
         ------
@@ -597,19 +597,19 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         groups: Any = None,
         views: Sequence[Any] | None = None,
     ) -> Self:
-        """Learn from the next batch: the first is fitted, later ones are added.
+        """Fit the first batch of a stream, or add a later batch.
 
-        After half as many new rows as the memory held, or some rows of a new class, all is fitted
-        again (`refresh`). Not where wrong labels were found (`label_noise`), nor with one fold
-        (images, views, a share in `cv`), whose networks take long. Rows are then added and no more.
+        The model is refitted (`refresh`) after half as many new rows as the memory had, or some
+        rows of a new class. It is not refitted with a noisy-label model (`label_noise`) or a
+        hold-out split (images, views, a share in `cv`); rows are then only added.
 
         Parameters
         ----------
         X, y, sample_weight, groups, views
-            As in `fit`. The first batch must be one that can be fitted.
+            Rows of the batch, as in `fit`. The first batch must be suitable for a fit.
         classes : array-like, optional
-            All classes that will ever come. Those the first batch lacks get their column at the
-            end of `classes_` at once, and later labels must be among them. Without, new classes
+            All classes of the stream. Classes missing in the first batch are added at the end of
+            `classes_` at once, and later labels must be among `classes`. By default new classes
             are added as they arrive.
 
         Raises

@@ -1,4 +1,4 @@
-"""What the classifier and the regressor share: parameters, the published model, rows, folders."""
+"""Common base class of classifier and regressor: parameters, published model, rows, folders."""
 
 import os
 import threading
@@ -31,25 +31,25 @@ from nearwise.memory import MemoryBank
 from nearwise.memory.eviction import check_capacity
 
 Model = TypeVar("Model", bound=FittedModel)
-_RARE = "settings__"  # how settings are named among the parameters
+_RARE = "settings__"  # prefix of settings among the parameters
 
 
 class NeighborEstimator(BaseEstimator, Generic[Model]):
-    """An estimator that publishes one version of a fitted model after another.
+    """Base class of estimators that publish successive versions of a fitted model.
 
-    A change works on a fork of the model and publishes it with one assignment, so that any number
-    of threads may predict meanwhile.
+    A change edits a fork of the model and publishes it by one assignment, so that any number of
+    threads may predict at the same time.
     """
 
-    fitted_: Model  # the version that predictions see; a change replaces it
+    fitted_: Model  # the present version for predictions; a change replaces it
     settings: Any
     verbose: int
-    _fit_model: Callable[..., Model]  # fits to rows, and publishes nothing
+    _fit_model: Callable[..., Model]  # fits to rows, without publishing the model
     _fit_problem: Callable[..., Predictor]
-    folder_parts: Any  # a module: how folders hold the model, `class_parts` or `number_parts`
+    folder_parts: Any  # module for storage in folders, `class_parts` or `number_parts`
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
+        """Parameters by name; with `deep` also settings, such as "settings__index"."""
         params: dict[str, Any] = super().get_params(deep)
         if deep and "settings" in params:
             settings = params["settings"]
@@ -59,7 +59,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters by name, settings as `settings__index="exact"`; see scikit-learn."""
+        """Change parameters by name, settings by `settings__index="exact"`; see scikit-learn."""
         known = self._get_param_names()
         strange = [name for name in params if name.partition("__")[0] not in known]
         if strange:
@@ -75,7 +75,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that missing values are supported."""
+        """Tags for scikit-learn, with support of missing values."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
@@ -88,7 +88,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         return {name: value for name, value in state.items() if name != "_writers"}
 
     def _html_repr(self) -> str:
-        """Show what a fitted estimator holds; the parameters of one that is not."""
+        """HTML of a fitted model, or of the parameters before a fit."""
         if not self.__sklearn_is_fitted__():
             return str(estimator_html_repr(self))
         from nearwise.html import notebook
@@ -97,14 +97,14 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
 
     @property
     def _lock(self) -> threading.RLock:
-        """Taken by whoever changes the model; predictions never wait."""
+        """Lock for changes of the model; predictions never wait for it."""
         if "_writers" not in self.__dict__:
             heed_forks(self, NeighborEstimator._renew_lock)
         lock: threading.RLock = self.__dict__.setdefault("_writers", threading.RLock())
         return lock
 
     def _renew_lock(self) -> None:
-        """Have a lock that no thread holds."""
+        """Replace the lock by a new one, after a process fork."""
         self.__dict__.pop("_writers", None)
 
     def _fit(
@@ -113,7 +113,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         source, columns = Source.of(X, y, groups), self.folder_parts.Columns()
         rows = Rows.given(source.X, columns, views=views)
         model = self._fit_model(source, rows, columns, sample_weight)
-        with self._lock:  # what was held of folders is no longer the model's lineage
+        with self._lock:  # known folders no longer belong to the model's lineage
             before = self.fitted_.folders if hasattr(self, "fitted_") else {}
             folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
             self.fitted_ = replace(model, folders=folders)
@@ -127,7 +127,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         rows_at: Callable[[np.ndarray], Any],
         make: Callable[..., Model],
     ) -> Model:
-        """Fit to a problem, and `make` the model; `rows_at` gives rows as they are remembered."""
+        """Fit to a problem and `make` the model; `rows_at` returns rows for the memory."""
         if settings.capacity is not None:
             check_capacity(settings.capacity, problem.n_classes)
         with Progress(self.verbose) as progress:
@@ -148,7 +148,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         return replace(model, stream=replace(model.stream, refreshed_size=len(model.bank)))
 
     def _change(self, change: Callable[..., Model], *args: Any, **options: Any) -> None:
-        """Publish what a change makes of the estimator and its model; writers take turns."""
+        """Apply a change to the model and publish the result, under the lock."""
         check_is_fitted(self)
         with self._lock, one_thread():
             self.fitted_.predictor.views.check_changeable()
@@ -157,7 +157,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
     def _remember(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, views: Sequence[Any] | None = None
     ) -> np.ndarray:
-        """Remember new rows, and give their ids."""
+        """Add new rows and return their ids."""
         check_is_fitted(self)
         source = Source.of(X, y, groups)
         with self._lock:
@@ -174,10 +174,10 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         views: Sequence[Any] | None = None,
         prepare: Callable[[Any], Model] = lambda model: model,
     ) -> None:
-        """Remember the next batch, and fit again where that is due; the caller holds the lock."""
+        """Add a batch, and refit if a refresh is due; the caller holds the lock."""
         model = self.fitted_
         if can_refresh(model.predictor) and not model.predictor.held_rows_out:
-            by_settings.settings_of_refresh(self, model)  # refused before anything is learned
+            by_settings.settings_of_refresh(self, model)  # raises before any change
         model = prepare(model)
         model, _ = by_settings.with_rows(self, model, source, sample_weight, views, self._bound)
         due = changes.refresh_is_due(model)
@@ -194,37 +194,37 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
 
     @property
     def _fitted(self) -> Model:
-        """The version of the model that a call works with from its first line to its last."""
+        """The present version of the model; a call reads it once and keeps it."""
         check_is_fitted(self)
         return self.fitted_
 
     @property
     def n_features_in_(self) -> int:
-        """Number of training columns; of values per image."""
+        """Number of training columns, or of values per image."""
         return self._fitted.columns.n_features_in_
 
     @property
     def feature_names_in_(self) -> np.ndarray:
-        """Names of the training columns; AttributeError where the table had none."""
+        """Names of the training columns; AttributeError without names."""
         return self._fitted.columns.feature_names_in_
 
     @property
     def memory_(self) -> MemoryBank:
-        """The remembered rows as they are now: keys of every space, labels, ids, weights.
+        """The present remembered rows: keys of every space, labels, ids, weights.
 
-        Change them by `add`, `remove` and `relabel`; each gives a new bank and leaves this one.
+        Change them by `add`, `remove` and `relabel`; each makes a new bank.
         """
         return self._fitted.bank
 
     @torch.inference_mode(False)
     def keys(self, X: Any, space: str = "features") -> np.ndarray:
-        """Keys of rows in one of the spaces that are searched for neighbors.
+        """Keys of rows in one of the searched spaces.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
         space : str, default="features"
-            One of the names in `report_.choice["spaces"]`, or of `memory_.keys`.
+            Name of the space, from `report_.choice["spaces"]` or `memory_.keys`.
 
         Returns
         -------
@@ -248,15 +248,15 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the training rows, each without itself.
+            Query rows. None means the remembered rows, each left out of its own neighbors.
         n_neighbors : int, optional
-            Default: as many as the estimator uses.
+            Number of neighbors. Default: the estimator's number.
         return_distance : bool, default=True
 
         Returns
         -------
         distances : ndarray of shape (n, n_neighbors)
-            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
+            Ascending distances by `metric` between keys. Only with `return_distance`.
         ids : ndarray of shape (n, n_neighbors)
             Ids in `memory_`; training rows count from 0.
         """
@@ -269,42 +269,40 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
 
     @torch.inference_mode(False)
     def refresh(self) -> Self:
-        """Fit again to what is remembered now, with the same seed.
+        """Refit to the present remembered rows, with the same seed.
 
-        That takes as long as `fit`. Classes that came later are full classes from then on, to the
-        base as well.
+        Takes as long as `fit`. Classes added later then also become classes of the base.
 
         Raises
         ------
         ValueError
-            If the fit was given views, which are not remembered, took some labels of classes to be
-            wrong (`label_noise`), or `cv` holds positions of rows. Nothing is then changed.
+            If the fit had views, which are not remembered, or a noisy-label model for classes
+            (`label_noise`), or `cv` has row positions. Nothing is then changed.
         """
         self._change(by_settings.refreshed)
         return self
 
     @torch.inference_mode(False)
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model to a folder; an older one there stays until the new is complete.
+        """Save the model to a folder; an older model there is replaced atomically.
 
-        What was written is opened and compared before it replaces the old one, a base of your own
-        by the predictions of a few rows.
+        Before that, the new files are loaded and compared with the model; a base of your own is
+        compared by predictions of a few rows.
 
         Parameters
         ----------
         folder : path
         overwrite : bool, default=False
-            Also replace a model that has been written by somebody else since this one was loaded
-            from there.
+            Whether to replace a model that another process has saved since this one was loaded.
 
         Raises
         ------
         StoreError
-            If the folder holds something else, or has changed since this model was loaded.
+            If the folder has other content, or has changed since this model was loaded.
         OSError
-            If it cannot be written. What was there before is unchanged.
+            If it cannot be written. The old content is unchanged.
         """
-        with self._lock:  # the same version to the end, whatever is added meanwhile
+        with self._lock:  # one version, also if rows are added meanwhile
             fitted = self._fitted
         state = save_model(self, fitted, folder, overwrite=overwrite)
         with self._lock:
@@ -319,27 +317,27 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         trusted: Sequence[str] = (),
         trusted_store: str | os.PathLike[str] | None = None,
     ) -> Any:
-        """Read a model that `save` wrote; it predicts bit for bit the same.
+        """Load a saved model; its predictions are equal to the bit.
 
         Parameters
         ----------
         folder : path
         trusted : sequence of str, default=()
-            Types in a saved base of your own that you trust: they could crash or take over the
-            process if the folder comes from somebody else. `save` names them.
+            Trusted types in a saved base of your own, as listed by `save`. In a folder from
+            another person such types could crash the process or run code.
         trusted_store : str or path, optional
-            URI of the memory where it is in a store outside the folder: nothing is opened there
-            that you do not name. User, credentials and settings are those of this URI and of your
-            environment, none are the folder's.
+            URI of a store outside the folder, if the memory is there. Without it no such store is
+            opened. User, credentials and settings come from this URI and your environment, never
+            from the folder.
 
         Raises
         ------
         StoreError
-            If the folder is missing, torn, foreign, of another format version, or holds what
-            `save` never writes; `reason` says which, the message names the part. "untrusted" if the
-            memory is in a store that `trusted_store` does not name.
+            If the folder is missing, torn, foreign, of another format version or invalid; `reason`
+            is the kind of error, and the message names the part. "untrusted" if the memory is in
+            a store other than `trusted_store`.
         ValueError
-            If the base holds types that are not trusted.
+            If the base has types that are not trusted.
         """
         if is_stored(folder):
             return open_stored(cls, folder, trusted, trusted_store)

@@ -1,4 +1,4 @@
-"""LiveModel: a saved model whose changes survive, for services and for several processes."""
+"""LiveModel: a saved model with durable changes, for services and several processes."""
 
 import json
 import os
@@ -43,26 +43,26 @@ from nearwise.memory.journal import REFRESH
 from nearwise.memory.stores import Snapshot
 from nearwise.safe_files import plain
 
-_PAUSE = 0.02  # seconds, at most, before a change is tried again
-_TRIES = 50  # of a change, where other processes change the same store
-_WAIT = 30.0  # seconds for another process that is changing the same folder
+_PAUSE = 0.02  # longest pause before a retry, in seconds
+_TRIES = 50  # most retries of a change after conflicts in a store
+_WAIT = 30.0  # seconds to wait for another process that changes the same folder
 
 
 class ReusedKeyError(ValueError):
-    """The key of a change was used by another request."""
+    """Error for a key that another request has used already."""
 
 
 class Version(NamedTuple):
-    """One version of a model that is changed while it answers.
+    """One version of a live model.
 
     Attributes
     ----------
     number : int
-        Changes since the fit, as `LiveModel.version`.
+        Number of changes since the fit, as in `LiveModel.version`.
     estimator : AttnKNNClassifier or AttnKNNRegressor
-        Whose settings it has.
+        Estimator with the settings.
     fitted : FittedClassifier or FittedRegressor
-        Everything that it predicts with; it never changes.
+        Immutable state for predictions.
     """
 
     number: int
@@ -70,27 +70,27 @@ class Version(NamedTuple):
     fitted: Any
 
     def encoded(self, X: Any) -> list[AnyRows]:
-        """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
+        """Check and encode new rows, in all views; errors as in `predict_proba`."""
         return self.fitted.encoded(X)
 
     def if_changed(
         self, removed: Sequence[int] = (), labels: Mapping[int, Any] | None = None
     ) -> Self:
-        """Give what the version would be without some rows, and with other labels of some.
+        """Hypothetical version without some rows, and with other labels of some.
 
-        Nothing is fitted again, also where `remove` of the estimator does so to forget exactly.
+        Nothing is refitted, even if `remove` of the estimator would refit to forget exactly.
 
         Parameters
         ----------
         removed : sequence of int
             Ids of remembered rows.
         labels : mapping of int to label, optional
-            By id; of the model's classes, or targets.
+            New labels by id, from the model's classes; or new targets.
 
         Raises
         ------
         ValueError
-            If a row is not remembered, a label is not known, or too few rows would stay.
+            If a row is not remembered, a label is unknown, or too few rows would stay.
         """
         fitted = self.fitted
         if labels:
@@ -103,7 +103,7 @@ class Version(NamedTuple):
     def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Any:
         """Query the encoded rows of several requests at once.
 
-        Gives a `Query`, or a `NumberQuery` of a regressor; `extras` as there.
+        Returns a `Query`, or a `NumberQuery` of a regressor; `extras` are its arguments.
         """
         views = [type(parts[0]).joined(parts) for parts in zip(*requests, strict=True)]
         if isinstance(self.fitted, FittedRegressor):
@@ -112,30 +112,29 @@ class Version(NamedTuple):
 
 
 class LiveModel:
-    """A saved classifier or regressor whose changes are in its folder before the call returns.
+    """A saved classifier or regressor with durable changes.
 
-    A change is tried on a copy of the model, written to a journal in the folder
-    (`journal.sqlite3`), and only then seen by predictions. What is written does not grow with the
-    model. `load` of the estimator makes the changes of the journal again, and `compact` folds them
-    into the folder. Processes may write to one folder in turns, each from the newest version on;
-    any number of others may follow it with `catch_up`. Labels are targets where a regressor is
-    meant.
+    A change is applied to a copy of the model, written to a journal in the folder
+    (`journal.sqlite3`), and only then used for predictions. The written data does not grow with
+    the model. `load` of the estimator replays the journal, and `compact` folds it into the folder.
+    Several processes may write to one folder in turn, each from the newest version; any number of
+    others may follow it by `catch_up`. For a regressor, labels are targets.
 
     Parameters
     ----------
     folder : path
-        Written by `save` of `AttnKNNClassifier` or `AttnKNNRegressor`, or by ``nearwise fit``.
+        Folder saved by `AttnKNNClassifier`, `AttnKNNRegressor` or ``nearwise fit``.
     trusted : sequence of str, default=()
-        As in `load` of the estimator.
+        Trusted types in a saved base, as in `load` of the estimator.
     wait : float, default=30
-        Seconds that a change waits for another process that is changing the folder.
+        Seconds that a change waits for another process that changes the folder.
     trusted_store : str or path, optional
-        As in `load` of the estimator.
+        URI of a store outside the folder, as in `load` of the estimator.
 
     Raises
     ------
     StoreError
-        As `load` of the estimator.
+        If the folder cannot be loaded, as in `load` of the estimator.
 
     Examples
     --------
@@ -172,7 +171,7 @@ class LiveModel:
         heed_forks(self, LiveModel._renew_lock, LiveModel._leave_log)
 
     def __enter__(self) -> "LiveModel":
-        """Give the model itself; the block's end closes its files."""
+        """Return the model itself; the end of the block closes its files."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -186,12 +185,12 @@ class LiveModel:
 
     @property
     def model(self) -> Any:
-        """The classifier or regressor as it is now, for queries; `LiveModel` changes it."""
+        """The present classifier or regressor, for queries; change it only by `LiveModel`."""
         return self.now.estimator
 
     @property
     def now(self) -> Version:
-        """The version that predictions see; a caller that keeps it goes on seeing it."""
+        """The present version for predictions; it stays valid and unchanged for its user."""
         return self._opened[1]
 
     @property
@@ -201,7 +200,7 @@ class LiveModel:
 
     @property
     def lineage(self) -> str:
-        """Names the fit that versions count from; ids of another one name other rows."""
+        """Identifier of the fit; versions and row ids are valid only within one lineage."""
         return self._state.lineage
 
     @property
@@ -211,7 +210,7 @@ class LiveModel:
 
     @property
     def replay_seconds(self) -> float:
-        """About how much longer the folder takes to open for changes that are not folded in."""
+        """Estimated seconds to replay the pending changes when the folder is opened."""
         return self._log.replay_seconds(self._held)
 
     def add(
@@ -224,25 +223,25 @@ class LiveModel:
         views: Sequence[Any] | None = None,
         key: str | None = None,
     ) -> Change:
-        """Remember new rows, as `add` of the estimator.
+        """Add new rows, as `add` of the estimator.
 
         Parameters
         ----------
         X, y, sample_weight, groups, views
-            As there; a regressor has no further views of a row.
+            New rows, as in `add` of the estimator; a regressor has no `views`.
         key : str, optional
-            Names the request. Sent again under the same key, it changes nothing and gives the
-            change that it made.
+            Idempotency key: a repeated request with this key changes nothing and returns the
+            original change.
 
         Returns
         -------
         change : Change
-            `version`, and `ids` of the rows; `details["evicted"]` has the ids that were forgotten.
+            `version`, and `ids` of the rows; `details["evicted"]` has the evicted ids.
 
         Raises
         ------
         ValueError
-            As there, or (ReusedKeyError) if another request had the same key.
+            As in `add` of the estimator, or (ReusedKeyError) if another request had the same key.
         BlockingIOError
             If another process did not finish its change in time.
         OSError
@@ -262,12 +261,10 @@ class LiveModel:
         views: Sequence[Any] | None = None,
         key: str | None = None,
     ) -> Change:
-        """Predict rows whose labels have become known, note how good that was, and remember them.
+        """Add rows with newly known labels, and record the predictions made before.
 
-        The change holds what the model predicted before it saw the labels, so that
-        `feedback_summary` can measure how good its answers have been. Sets and p-values come from
-        calibration rows that are predicted again when 1 % of the memory has changed, as that takes
-        long.
+        `feedback_summary` measures the quality of these predictions. The calibration rows for sets
+        and p-values are recomputed only after 1 % of the memory has changed, as that takes long.
 
         Parameters
         ----------
@@ -277,34 +274,34 @@ class LiveModel:
         Returns
         -------
         change : Change
-            As from `add`, of kind "feedback". `details["judged"]` has a value for each row:
-            predicted, correct, confidence, proba_true, and where the model has enough calibration
-            rows, novelty_p among n_known rows and in_set (whether the 90 % set held the label),
-            else None. Of a regressor: target, predicted (mean), crps, level (of the target in the
-            predicted distribution, PIT), and likewise novelty_p, n_known and in_interval.
+            As from `add`, of kind "feedback". `details["judged"]` has lists with one value per
+            row: predicted, correct, confidence, proba_true. With enough calibration rows also
+            novelty_p, n_known (their number) and in_set (whether the 90 % set contains the
+            label), else None. For a regressor: target, predicted (mean), crps, level (PIT of the
+            target), and likewise novelty_p, n_known and in_interval.
 
         Raises
         ------
         ValueError, BlockingIOError, OSError, StoreError
-            As `add`.
+            As in `add`.
         """
         return self._remember(Source.of(X, y, groups), None, views, key, feedback=True)
 
     def feedback_summary(self, last: int | None = None) -> dict[str, Any]:
-        """Measure how good the answers were to the rows of all feedback that was not undone.
+        """Quality of the predictions of all feedback rows, without undone changes.
 
         Parameters
         ----------
         last : int, optional
-            Use only this many rows, the newest; all by default.
+            Number of newest rows to use. Default: all.
 
         Returns
         -------
         summary : dict
-            rows; accuracy; nll (rows of classes that were new then are left out; new_classes counts
-            them); ece (15 bins of equal width); coverage of the 90 % sets; and drift_evidence of
-            all rows, see `nearwise.metrics.drift_evidence`. A measure is None where no row has it.
-            Of a regressor: rows; rmse, mae and crps, in the unit of the target; coverage of the
+            Measures: rows; accuracy; nll (without rows of classes new at that time, counted by
+            new_classes); ece (15 bins of equal width); coverage of the 90 % sets; drift_evidence
+            of all rows, see `nearwise.metrics.drift_evidence`. A measure is None if no row has it.
+            For a regressor: rows; rmse, mae and crps, in the unit of the target; coverage of the
             90 % intervals; drift_evidence.
         """
         if last is not None:
@@ -341,7 +338,7 @@ class LiveModel:
         return self._commit(draft, request, key)
 
     def remove(self, ids: Any, *, forget_classes: bool = False, key: str | None = None) -> Change:
-        """Forget remembered rows by id, as `remove` of the estimator; errors as in `add`."""
+        """Remove rows by id, as `remove` of the estimator; errors as in `add`."""
         self._check_forgetting(forget_classes)
         return self._commit(
             lambda fitted: draft_remove(fitted.holding(ids), ids, forget_classes=forget_classes),
@@ -352,7 +349,7 @@ class LiveModel:
     def relabel(
         self, ids: Any, y: Any, *, forget_classes: bool = False, key: str | None = None
     ) -> Change:
-        """Give rows other labels, as `relabel` of the estimator; errors as in `add`."""
+        """Relabel rows, as `relabel` of the estimator; errors as in `add`."""
         self._check_forgetting(forget_classes)
         labels = self.now.fitted.checked(y)
         return self._commit(
@@ -371,16 +368,16 @@ class LiveModel:
             )
 
     def keep(self, ids: Any, *, key: str | None = None) -> Change:
-        """Note that the labels of rows were checked and are right; errors as in `add`.
+        """Record that labels of rows were checked and are right; errors as in `add`.
 
-        Predictions stay as they are. `kept` has the ids until the rows are relabelled.
+        Predictions do not change. `kept` returns the ids until the rows are relabeled.
         """
         return self._commit(
             lambda fitted: draft_keep(fitted.holding(ids), ids), ["keep", plain_ids(ids)], key
         )
 
     def kept(self) -> set[int]:
-        """Ids of the rows whose present labels were checked and found right."""
+        """Ids of the rows with a present label that was checked and is right."""
         history = self.history()
         undone, found = undone_by(history), set[int]()
         for change in history:
@@ -391,19 +388,19 @@ class LiveModel:
         return found & set(self.now.fitted.bank.ids.tolist())
 
     def undo(self, version: int, *, key: str | None = None) -> Change:
-        """Reverse the change that led to a version.
+        """Undo the change with a version number.
 
-        Added rows that are still there are removed, relabelled ones get their former labels, and
-        removed rows are added again, under new ids. Rows that an addition made the memory forget do
-        not come back.
+        Added rows that are still in the memory are removed, relabeled rows get their former
+        labels, and removed rows are added again under new ids. Rows evicted by an addition are
+        not restored.
 
         Raises
         ------
         KeyError
             If there is no such version.
         ValueError
-            If it was undone before, rows of it have been removed since, or rows that it removed are
-            gone for good since `compact`.
+            If it is undone already, its rows have been removed since, or its removed rows are
+            deleted by `compact`.
         """
 
         def draft(fitted: FittedModel) -> Draft:
@@ -426,53 +423,53 @@ class LiveModel:
         return self._commit(draft, ["undo", int(version)], key)
 
     def history(self, last: int | None = None) -> list[Change]:
-        """Give the changes through the journal since the model was fitted, oldest first.
+        """Return the changes since the fit, oldest first.
 
         Parameters
         ----------
         last : int, optional
-            Only this many, the newest; by default all.
+            Number of newest changes. Default: all.
         """
         if last is not None:
             check_count("last", last, 1)
         return self._log.history(self._state, last)
 
     def catch_up(self) -> int:
-        """Make the changes that other processes have made since; give the version.
+        """Apply the later changes of other processes; returns the version.
 
         Raises
         ------
         StoreError
-            If the folder or its journal has become unreadable. The model stays as it is.
+            If the folder or its journal has become unreadable. The model is then unchanged.
         """
         with self._lock:
             self._catch_up()
             return self.version
 
     def refuse_refresh(self) -> None:
-        """Raise the ValueError of a model that cannot be fitted again to what it remembers."""
+        """Raise ValueError, with the reason, if the model cannot be refreshed."""
         refuse_refresh(self.now.fitted.predictor)
 
     def refresh(self) -> Change:
-        """Fit again to what is remembered now, as `refresh` of the estimator, and save.
+        """Refit to the present remembered rows, as `refresh` of the estimator, and save.
 
-        Predictions go on with the former version meanwhile; changes wait.
+        Meanwhile predictions use the former version, and changes wait.
 
         Returns
         -------
         change : Change
-            Of kind "refresh"; it cannot be undone.
+            Change of kind "refresh"; it cannot be undone.
 
         Raises
         ------
         ValueError
-            As there.
+            As in `refresh` of the estimator.
         OSError, StoreError
-            As `compact`. Nothing has changed then, unless the folder was saved and the journal
-            could not be: the next change or `catch_up` goes on from the new model.
+            As in `compact`. Nothing has changed then, except if the folder was saved and the
+            journal could not be: the next change or `catch_up` continues from the new model.
         """
         self.refuse_refresh()
-        log: Any = self._log  # of a folder, as others are refused
+        log: Any = self._log  # a FolderLog, as a store is refused
         with self._lock, log.turn():
             self._catch_up()
             state, before = self._state, self.now.fitted
@@ -488,23 +485,23 @@ class LiveModel:
     def compact(self, *, keep_removed: bool = False) -> Snapshot | None:
         """Fold all changes into the folder, so that it opens as fast as after the fit.
 
-        The history of which rows changed and when is kept.
+        The history of changes (ids and times) is kept.
 
         Parameters
         ----------
         keep_removed : bool, default=False
-            Whether removed rows stay in the journal, for `undo`. Otherwise they are gone for good.
+            Whether removed rows stay in the journal, for `undo`. Otherwise they are deleted.
 
         Returns
         -------
         snapshot : Snapshot or None
-            Of a memory in a store: its version, its rows, and the recall of its searches.
+            For a memory in a store: its version, its rows, and the recall of its searches.
 
         Raises
         ------
         OSError, StoreError
-            As `save` of the estimator; nothing has changed then. BlockingIOError if another
-            process did not finish its change in time, or still reads what is to be forgotten.
+            As in `save` of the estimator; nothing has changed then. BlockingIOError if another
+            process did not finish its change in time, or still reads rows to be deleted.
         """
         with self._lock, self._log.turn():
             self._catch_up()
@@ -515,7 +512,7 @@ class LiveModel:
     # --- inside -------------------------------------------------------------------------------
 
     def _leave_log(self) -> None:
-        """Let go of what a fork must not share, unless a thread is changing the model."""
+        """Close the log before a process fork, unless a thread is changing the model."""
         if self._lock.acquire(blocking=False):
             try:
                 self._log.leave()
@@ -523,7 +520,7 @@ class LiveModel:
                 self._lock.release()
 
     def _renew_lock(self) -> None:
-        """Have a lock that no thread holds."""
+        """Replace the lock by a new one, after a process fork."""
         self._lock = threading.RLock()
 
     def _load(self) -> None:
@@ -531,7 +528,7 @@ class LiveModel:
         fitted = estimator.fitted_
         ((key, state),) = fitted.folders.items()
         self._log = log_of(self.folder, fitted, self._wait)
-        self._opened = key, Version(state.version, estimator, fitted)  # at once, for readers
+        self._opened = key, Version(state.version, estimator, fitted)  # one assignment, for readers
         self._params, self._yardstick = self._kept_params(), None
 
     @property
@@ -544,20 +541,20 @@ class LiveModel:
         return now.fitted, now.fitted.folders[key]
 
     def _kept_params(self) -> tuple[dict[str, Any], Settings]:
-        """Parameters and settings that changes do not hold."""
+        """Parameters and settings that the journal does not store."""
         params = self.model.get_params(deep=False)
         settings = Settings.of(params.pop("settings"))
         return params, settings.changed(capacity=None, eviction="reservoir")
 
     def _reach(self, fitted: FittedModel, state: FolderState) -> None:
-        """Let predictions see a version that is on the disk."""
+        """Publish a version that is on the disk."""
         key, now = self._opened
         fitted.folders[key] = state
         now.estimator.fitted_ = fitted
         self._opened = key, now._replace(number=state.version, fitted=fitted)
 
     def _catch_up(self) -> None:
-        """Follow the folder; the caller holds the lock."""
+        """Follow changes of the folder; the caller holds the lock."""
         (params, settings), (known, settings_known) = self._kept_params(), self._params
         same = settings == settings_known and all(params[k] is known[k] for k in known)
         if self.now.fitted is not self.model.fitted_ or not same:
@@ -576,7 +573,7 @@ class LiveModel:
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
-        """Make a change durable and then visible; `request` identifies a repeated one."""
+        """Write a change and then publish it; `request` identifies a repeated request."""
         key, digest = self._checked_key(key, request)
         with self._lock, self._log.turn():
             lineage = self._state.lineage
@@ -600,7 +597,7 @@ class LiveModel:
         )
 
     def _refuse_replaced(self, lineage: str, request: list[Any]) -> None:
-        """Refuse a change of rows of another model than the one that is there now."""
+        """Raise StoreError for a change of rows if another model has replaced this one."""
         if self._state.lineage != lineage and request[0] != "add":
             raise StoreError(
                 "changed",
@@ -611,14 +608,14 @@ class LiveModel:
 
     @staticmethod
     def _checked_key(key: str | None, request: list[Any]) -> tuple[str | None, str]:
-        """Give the key of a request as plain text, and what identifies a repeated one."""
+        """Key of a request as a plain str, and the hash that identifies a repeated request."""
         if key is not None and not isinstance(key, str):
             raise TypeError(f"key={key!r} must be a str, such as a UUID's.")
         plain_key = None if key is None else str.__str__(key)
         return plain_key, sha256(json.dumps(request).encode()).hexdigest()
 
     def _repeated(self, key: str | None, digest: str) -> Change | None:
-        """Give the change that a request has made before; ReusedKeyError if another had its key."""
+        """Change made before by the same request; ReusedKeyError if another had its key."""
         if key is None:
             return None
         try:
@@ -633,11 +630,11 @@ class LiveModel:
         return made
 
     def _find(self, **named: Any) -> Change:
-        """Give a change by `version` or `key`; KeyError if there is none."""
+        """Change with a `version` or `key`; KeyError if there is none."""
         return self._log.find(self._state.lineage, **named)
 
     def _judged_by(self, fitted: Any) -> Any:
-        """Calibration rows for answers: of a version that is near enough, or a store's own."""
+        """Calibration rows of a recent version; None with a store, for its own rows."""
         if not fitted.holds_memory:
             return None
         if self._yardstick is None or not self._yardstick.fits(fitted):

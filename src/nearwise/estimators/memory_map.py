@@ -1,4 +1,4 @@
-"""A map of the memory: its keys in two dimensions, and where a new row lies among them."""
+"""Map of the memory: keys in two dimensions, with projection of new rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from nearwise.estimators.model.fitted_model import FittedClassifier
 
 MapMethod = Literal["pca", "tsne"]
 METHODS: tuple[MapMethod, ...] = get_args(MapMethod)
-MOST_ROWS = 20_000  # of a map, drawn at random
+MOST_ROWS = 20_000  # most rows of a map, drawn at random
 _PERPLEXITY = 30
-_WIDEST = 50  # principal components that t-SNE starts from
+_WIDEST = 50  # most principal components as input of t-SNE
 _EARLY, _LATE, _REPORT_EVERY = 250, 500, 10  # iterations of t-SNE, openTSNE's defaults
 
 
@@ -24,7 +24,7 @@ class MemoryMap:
     Attributes
     ----------
     positions : int64 ndarray of shape (n,)
-        In the memory, ascending; at most `MOST_ROWS`.
+        Positions in the memory, ascending; at most `MOST_ROWS`.
     points : float64 ndarray of shape (n, 2)
     explained_variance : ndarray of shape (2,), or None
         Share of the keys' variance along each axis of a PCA.
@@ -46,17 +46,17 @@ def memory_map(
     method: MapMethod = "pca",
     report: Callable[[float], None] | None = None,
 ) -> MemoryMap:
-    """Lay the memory out by the keys of its feature space.
+    """Make a map of the memory from the keys of its feature space.
 
     Parameters
     ----------
     model : FittedClassifier
     method : {"pca", "tsne"}, default="pca"
-        "tsne" keeps neighbors together and takes about a minute for 20,000 rows; it needs the
-        extra "map".
+        Projection. "tsne" keeps neighbors together and takes about a minute for 20,000 rows; it
+        needs the extra "map".
     report : callable, optional
-        Called every few iterations of t-SNE with the share that is done; what it raises ends the
-        layout.
+        Called every few iterations of t-SNE with the completed share; an exception stops the
+        computation.
 
     References
     ----------
@@ -86,13 +86,13 @@ def _tsne(keys: np.ndarray, report: Callable[[float], None] | None) -> tuple[np.
     except ImportError:
         raise ImportError('A t-SNE map needs the extra "map": pip install nearwise[map]') from None
     reduce = PCA(min(_WIDEST, *keys.shape), svd_solver="covariance_eigh").fit(keys)
-    # Fewer rows than three times the perplexity have no such neighborhoods.
+    # The perplexity is at most a third of the number of other rows.
     perplexity = min(_PERPLEXITY, max(1, (len(keys) - 1) // 3))
     n_done, is_made = 0, False
 
     def iterated(*_: Any) -> None:
         nonlocal n_done
-        if report is not None and not is_made:  # not for rows that are projected later
+        if report is not None and not is_made:  # not for rows projected later
             n_done += _REPORT_EVERY
             report(min(1.0, n_done / (_EARLY + _LATE)))
 

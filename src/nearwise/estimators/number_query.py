@@ -1,4 +1,4 @@
-"""NumberQuery: rows, and what a fitted regressor finds for them, each thing computed once."""
+"""NumberQuery: results of a fitted regressor for some rows, computed once and cached."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, cast
@@ -24,18 +24,18 @@ OUTPUTS: tuple[Output, ...] = ("mean", "median", "mode")
 
 
 class NumberQuery:
-    """Rows, and what one version of a fitted regressor finds for them.
+    """Results of one version of a fitted regressor for some rows.
 
     Encoding, base, searches and the head's predictions are computed in one pass over the rows,
-    block by block, when the first answer is needed; all answers are made from them.
+    block by block, for the first result; all other results use them.
 
     Parameters
     ----------
     model : FittedRegressor
     rows : Encoded or None
-        None stands for the remembered rows, each without itself.
+        Rows to predict; None means leave-one-out predictions of the remembered rows.
     judged_by : CalibrationNumbers, optional
-        Calibration rows of an earlier version, as of `Query`.
+        Calibration rows of an earlier version, as in `Query`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class NumberQuery:
 
     @cached_property
     def _found(self) -> tuple[Mixture, np.ndarray, np.ndarray]:
-        """The mixtures, distances to the k-th neighbor in the feature space, and bases, (n,)."""
+        """Mixtures, distances to the k-th neighbor in the feature space, and base predictions."""
         predictor = self.model.predictor
         mixtures, distances, bases = [], [], []
         with one_thread(torch_only=True):
@@ -62,7 +62,7 @@ class NumberQuery:
         return Mixture.joined(mixtures), np.concatenate(distances), np.concatenate(bases)
 
     def _retrieve(self) -> Iterator[tuple[torch.Tensor, NumberRetrieval]]:
-        """Keys in the feature space, and what is retrieved, block by block."""
+        """Iterate over blocks of feature keys and retrieved neighbors."""
         predictor = self.model.predictor
         if self.rows is None:
             keys = self.model.bank.keys["features"]
@@ -76,15 +76,15 @@ class NumberQuery:
 
     @property
     def mixture(self) -> Mixture:
-        """The distribution of each row's target."""
+        """Predicted distribution of each row's target."""
         return self._found[0]
 
     def base(self) -> np.ndarray:
-        """Predictions of the base alone, (n,); without one the mean of the remembered targets."""
+        """Predictions of the base alone, (n,); without a base the mean remembered target."""
         return self._found[2]
 
     def predict(self, output: Output = "mean") -> np.ndarray:
-        """One number per row, (n,)."""
+        """Predict one number per row, (n,)."""
         if output not in OUTPUTS:
             raise ValueError(
                 f"output={output!r} is not known. Use one of {', '.join(map(repr, OUTPUTS))}."
@@ -103,7 +103,7 @@ class NumberQuery:
         return self.mixture.quantiles(wanted)
 
     def interval(self, confidence: float = 0.9) -> np.ndarray:
-        """Conformal intervals, (n, 2); `AttnKNNRegressor.predict_interval`."""
+        """Conformal intervals, (n, 2); see `AttnKNNRegressor.predict_interval`."""
         levels = self.calibration_numbers().levels(confidence, self.predict())
         return self.mixture.quantiles(levels)
 
@@ -113,13 +113,13 @@ class NumberQuery:
         max_width: float | None = None,
         confidence: float = 0.9,
     ) -> NumberSelection:
-        """Predictions and which of them to act on; `AttnKNNRegressor.predict_selective`."""
+        """Predict with abstention; see `AttnKNNRegressor.predict_selective`."""
         return select(self, coverage, max_width, confidence)
 
     def explanations(
         self, n_shown: int | None = DEFAULT_SHOWN, confidence: float = 0.9
     ) -> list[NumberExplanation]:
-        """Neighbors behind each prediction; `AttnKNNRegressor.explain`."""
+        """Explanations by neighbors; see `AttnKNNRegressor.explain`."""
         check_confidence(confidence)
         known = None if self.rows is None else self.calibration_numbers()
         shown = []
@@ -129,7 +129,7 @@ class NumberQuery:
         return shown
 
     def novelty_score(self) -> np.ndarray:
-        """How unlike the remembered rows the rows are, (n,); larger is less alike."""
+        """Novelty scores of the rows, (n,); larger is more novel."""
         mixture, distance, _ = self._found
         return self.calibration_numbers().novelty_scores(np.log(mixture.variance()) / 2, distance)
 
@@ -138,7 +138,7 @@ class NumberQuery:
         return self.calibration_numbers().novelty_p_values(self.novelty_score())
 
     def calibration_numbers(self) -> CalibrationNumbers:
-        """Calibration rows for answers."""
+        """Calibration rows for intervals and novelty."""
         if self.rows is None:
             raise ValueError(
                 "Rows are compared with the training rows, so these have no interval themselves. "

@@ -1,4 +1,4 @@
-"""Open the folder of any estimator."""
+"""Loading a model folder of any estimator."""
 
 import os
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ Estimator = AttnKNNClassifier | AttnKNNRegressor
 
 
 def estimator_of(folder: str | os.PathLike[str]) -> type[Estimator]:
-    """Return the class whose `save` wrote a folder; StoreError if there is none.
+    """Estimator class of a model folder; StoreError if there is no folder.
 
-    The classifier's where the folder is of another kind: its `load` says what is wrong.
+    AttnKNNClassifier for an unknown kind of folder; its `load` explains the error.
     """
     parts = parts_of(Path(folder))
     return AttnKNNRegressor if parts is AttnKNNRegressor.folder_parts else AttnKNNClassifier
@@ -26,7 +26,7 @@ def load_any(
     trusted: Sequence[str] = (),
     trusted_store: str | os.PathLike[str] | None = None,
 ) -> Estimator:
-    """Load the estimator of a folder; parameters and errors are those of its `load`."""
+    """Load the estimator of a folder; parameters and errors as in its `load`."""
     kind = estimator_of(folder)
     model: Estimator = kind.load(folder, trusted=trusted, trusted_store=trusted_store)
     return model

@@ -17,7 +17,7 @@ _callback: ContextVar[Callable[[str], None] | None] = ContextVar("callback", def
 
 @contextmanager
 def reporting_stages_to(callback: Callable[[str], None]) -> Iterator[None]:
-    """Report the stages and epochs of fits to `callback` as well, whatever their `verbose` is."""
+    """Report stages and epochs of fits also to `callback`, independent of `verbose`."""
     token = _callback.set(callback)
     try:
         yield
@@ -26,7 +26,7 @@ def reporting_stages_to(callback: Callable[[str], None]) -> Iterator[None]:
 
 
 class Progress:
-    """Shows where a fit is, on standard error: 0 is silent, 1 a bar, 2 also a line per stage."""
+    """Progress display of a fit on standard error: 0 is silent, 1 a bar, 2 also stage lines."""
 
     def __init__(self, verbose: int) -> None:
         self.verbose = verbose
@@ -59,7 +59,7 @@ class Progress:
             self._bar.stop()
 
     def stage(self, name: str) -> None:
-        """Report what is being done now."""
+        """Report the present stage."""
         if self._callback is not None:
             self._callback(name)
         if self._bar is not None:
@@ -68,7 +68,7 @@ class Progress:
             self._console.print(name, highlight=False)
 
     def epoch(self, name: str, record: dict[str, Any], total: int) -> None:
-        """Show an epoch's loss and held-out NLL; the bar's total is the most epochs."""
+        """Show an epoch's loss and held-out NLL; `total` is the largest number of epochs."""
         if self._callback is not None:
             self._callback(f"{name}, epoch {record['epoch']} of {total}")
         if self._bar is None:
@@ -84,5 +84,5 @@ class Progress:
         self._bar.update(self._task, completed=record["epoch"], note=note)
 
     def say(self, text: str) -> None:
-        """Print a line that matters even where progress is silent."""
+        """Print a line of text, also if progress is silent."""
         self._console.print(text, highlight=False)

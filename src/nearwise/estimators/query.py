@@ -1,4 +1,4 @@
-"""Query: rows, and what a fitted model finds for them, each thing computed once."""
+"""Query: results of a fitted classifier for some rows, computed once and cached."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -57,26 +57,26 @@ from nearwise.functional.threads import one_thread
 from nearwise.warn import warn_user
 
 SET_CONFIDENCE = 0.9
-DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
+DEFAULT_SHOWN = 10  # neighbors in an explanation by default
 
 
 class Query:
-    """Rows, and what one version of a fitted model finds for them.
+    """Results of one version of a fitted classifier for some rows.
 
-    Encoding, base, searches and the heads' predictions are computed in one pass over the rows,
-    block by block, when the first answer is needed; all answers are made from them. What an
-    answer needs beyond a prediction is named beforehand, or costs a second pass.
+    Encoding, base, searches and the head's predictions are computed in one pass over the rows,
+    block by block, for the first result; all other results use them. Explanations not requested
+    by `explain` need a second pass.
 
     Parameters
     ----------
     model : FittedClassifier
     views : list of Encoded or EncodedImages, or None
-        The rows in all their views; None stands for the remembered rows, each without itself.
+        Rows in all views; None means leave-one-out predictions of the remembered rows.
     explain : int or None or False, default=False
-        Neighbors that `explanations` will show; None shows all, False none.
+        Number of neighbors in `explanations`; None shows all, False requests no explanations.
     judged_by : CalibrationRows, optional
-        Calibration rows of an earlier version; by default those of this one, which takes a
-        prediction of all of them after each change of the memory.
+        Calibration rows of an earlier version. Default: of this version; these are predicted
+        again after each change of the memory.
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class Query:
         self.views, self._n_classes = views, len(model.classes)
         self._explains = explain is not False
         self._n_shown = DEFAULT_SHOWN if explain is False else explain
-        self._passed: bool | None = None  # whether the pass that was made explains
+        self._passed: bool | None = None  # whether the completed pass includes explanations
         self._calibration = self.model.predictor.calibration(1 if views is None else len(views))
 
     # --- one pass over the rows ---------------------------------------------------------------
 
     def _pass(self, *, explaining: bool = False) -> None:
-        """Have the rows predicted, and explained where that is needed; once."""
+        """Predict the rows, and explain them if needed, unless done already."""
         if self._passed is not None and self._passed >= explaining:
             return
-        self._passed = None  # until all rows have been seen
+        self._passed = None  # until the pass is complete
         self._explains |= explaining
         self._merged: list[Answer] = []
         self._distances: list[np.ndarray] = []
@@ -112,12 +112,12 @@ class Query:
         self._passed = self._explains
 
     def _retrieve(self) -> Iterator[tuple[Tensor, list[Retrieval]]]:
-        assert self.views is not None  # remembered rows are predicted left out
+        assert self.views is not None  # remembered rows use predict_left_out
         for block in view_blocks(self.views):
             n_rows = len(block[0])
             if n_rows <= CHUNK or (self.model.holds_memory and not self._explains):
                 parts = iter([block])
-            else:  # what is retrieved for a row is large
+            else:  # retrieved neighbors need much memory
                 rows = torch.arange(n_rows).split(CHUNK)
                 parts = ([view.take(some.numpy()) for view in block] for some in rows)
             for part in parts:
@@ -126,7 +126,7 @@ class Query:
                 yield self.model.predictor.retrieve(part)
 
     def _note(self, features: Tensor, views: list[Retrieval]) -> None:
-        """Keep what the answers need of what was retrieved."""
+        """Store predictions, distances and explanations of a block of retrieved rows."""
         predictor, n_classes = self.model.predictor, self._n_classes
         attended = []
         if self._explains:
@@ -153,7 +153,7 @@ class Query:
 
     @cached_property
     def _answer(self) -> Answer:
-        """The merged answer, under the given class prior."""
+        """Prediction merged over views and corrected for the class prior."""
         if self.views is None:
             warn_of_learned(self.model.predictor)
             merged = self.model.predictor.predict_left_out(self._n_classes)
@@ -168,13 +168,13 @@ class Query:
 
     @cached_property
     def parts(self) -> Parts:
-        """Probabilities beside their two halves, base and neighbors."""
+        """Final probabilities, with the parts of base and neighbors."""
         return make_parts(self._answer, self._calibration)
 
     def explanations(self, *, trust: bool = False) -> list[Explanation]:
-        """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
+        """Explanations by neighbors; with `trust` also the novelty p-value and a 90 % set."""
         predictor, classes = self.model.predictor, self.model.classes
-        if trust:  # refused before anything is computed
+        if trust:  # raise before the computation
             rows = self.calibration_rows()
             check_enough(rows.truth, classes, SET_CONFIDENCE, each=False, noun=rows.noun)
         if self.views is None:
@@ -204,7 +204,7 @@ class Query:
         max_risk: float | None = None,
         confidence: float = 0.95,
     ) -> Selection:
-        """Predictions and which of them to act on; `AttnKNNClassifier.predict_selective`."""
+        """Predict with abstention; see `AttnKNNClassifier.predict_selective`."""
         check_request(coverage, max_risk, confidence)
         rows = self.calibration_rows().one_per_group()
         parts, alpha = self.parts, 1.0 - confidence
@@ -249,7 +249,7 @@ class Query:
         free_ranks: int = 1,
         seed: int | None = None,
     ) -> np.ndarray:
-        """Prediction sets, bool (n, n_classes); `AttnKNNClassifier.predict_set`."""
+        """Prediction sets, bool (n, n_classes); see `AttnKNNClassifier.predict_set`."""
         check_confidence(confidence)
         check_method(method)
         raps = check_penalty(penalty, free_ranks)
@@ -272,7 +272,7 @@ class Query:
         return sets
 
     def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
-        """How unlike the remembered rows the rows are, (n,); larger is less alike."""
+        """Novelty scores of the rows, (n,); larger is more novel."""
         name = check_novelty_score(score)
         rows = self.calibration_rows()
         self._pass()
@@ -285,10 +285,10 @@ class Query:
         known = novelty_scores(name, rows, rows.parts, rows.distance)
         return novelty_p_values(self.novelty_score(name), known, rows.counts)
 
-    # --- what answers are made from -------------------------------------------------------------
+    # --- calibration rows -----------------------------------------------------------------------
 
     def calibration_rows(self) -> CalibrationRows:
-        """Calibration rows for answers."""
+        """Calibration rows for sets, selection and novelty."""
         if self.views is None:
             raise ValueError(
                 "Rows are compared with the training rows, so these have no score themselves. "
@@ -300,7 +300,7 @@ class Query:
 
 
 def warn_of_learned(predictor: ClassPredictor) -> None:
-    """Warn where base and keys have learned the labels of remembered rows."""
+    """Warn if base or keys were trained on labels of remembered rows."""
     judged = predictor.judged
     if not bool(judged.all()):
         warn_user(
@@ -313,15 +313,15 @@ def warn_of_learned(predictor: ClassPredictor) -> None:
 def kneighbors(
     model: FittedModel, features: Callable[[], Tensor] | None, n_neighbors: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances to, and ids of, the nearest remembered rows in the feature space, ascending.
+    """Ascending distances and ids of the nearest remembered rows in the feature space.
 
     Parameters
     ----------
-    model : FittedClassifier
-    features : callable
-        Gives the rows' keys; None stands for the remembered rows, each without itself.
+    model : FittedClassifier or FittedRegressor
+    features : callable or None
+        Returns the rows' keys; None means the remembered rows, each left out.
     n_neighbors : int or None
-        None takes as many as the model does.
+        Number of neighbors; None uses the model's number.
     """
     views = model.predictor.views
     spec = views.specs[0]

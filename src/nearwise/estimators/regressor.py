@@ -31,59 +31,59 @@ from nearwise.estimators.uncertainty.number_explain import NumberExplanation
 from nearwise.estimators.uncertainty.number_selective import NumberSelection
 from nearwise.functional import Metric
 
-_FEWEST = 3  # rows: one to leave out, and two to tell numbers apart by
+_FEWEST = 3  # fewest rows: one to leave out, and two to compare
 _UNUSED = ("embedder", "embedder_options", "tta", "max_per_class", "train", "head")
 
 
 class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
     """Predict the distribution of a number by learned attention over the nearest remembered rows.
 
-    A base predicts where the number lies. Each neighbor carries by how much the base, without it,
-    was wrong there; an attention head, trained on other tables, weighs these residuals. The
-    prediction is a mixture of small distributions around them, so that it is skewed, wide or has
-    two modes where the neighbors have.
+    A base predicts the location. Each neighbor has the residual of its left-out base prediction,
+    and an attention head, pretrained on other tables, weights these residuals. The prediction is a
+    mixture of narrow distributions around them, so it can be skewed or have several modes.
 
     Parameters
     ----------
     n_neighbors : int or "auto", default="auto"
-        Neighbors per key space; "auto" is 32, fewer in a small table.
+        Number of neighbors per key space. "auto" is 32, or fewer in a small table.
     columns : mapping of str to str, optional
-        What columns of a DataFrame are used as; see `AttnKNNClassifier`.
+        Use of DataFrame columns by name, as in `AttnKNNClassifier`.
     estimator : "auto", None or regressor, default="auto"
-        The base, beside the neighbors. "auto": a forest, and regressors that lower the squared
-        error. None: neighbors carry their targets themselves. One of your own is always taken.
+        Base regressor for the location. "auto": a forest, plus regressors that lower the squared
+        error. None: neighbors have targets instead of residuals. Your own regressor is always used.
     preset : {"default", "instant"}, default="default"
-        "instant": the forest alone (nothing with estimator=None).
+        Amount of training. "instant": only the forest (no base with estimator=None).
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
-        Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
+        Metric of the feature space; default "euclidean". "manhattan" is searched exactly.
     cv : "auto", int, float, splitter or list of (train, test) positions, default="auto"
-        Rows left out of what is fitted first. An int: folds of a cross-fit. A float: a share that
-        is held out once, for calibration alone. A splitter of scikit-learn: a cross-fit if it has
-        several splits, else its test rows once. "latest": the last fifth of the rows once. "auto"
-        and None: 5 folds, 3 above 5,000 rows.
+        Rows left out of training. An int: number of cross-fit folds. A float: share of a hold-out
+        split, for calibration alone. A scikit-learn splitter: a cross-fit with several splits,
+        else a hold-out split. "latest": hold out the last fifth of the rows. "auto" or None: 5
+        folds, 3 above 5,000 rows.
     label_noise : None, "auto" or float in [0, 1), default=None
-        Some targets are wrong, as if drawn from those of all rows: estimate how many, or give the
-        share. Those that look wrong then count for less in the base, among the neighbors and in
-        the calibration. It takes up to eight fits of "instant" more. Targets far off for another
-        reason are taken for wrong ones, too.
+        Model of wrong targets, as if drawn from all targets. None: no noise. "auto": the share is
+        estimated. A float: the share. Suspicious targets get less weight in the base, the
+        neighbors and the calibration. Needs up to eight more "instant" fits. Outliers for other
+        reasons also count as wrong.
     settings : Settings or dict, optional
-        What few users change: capacity, eviction, calibration, index; see `Settings`.
+        Rare settings: capacity, eviction, calibration, index; see `Settings`.
     n_jobs : int, optional
-        Threads for the trees, the folds and the searches; see `AttnKNNClassifier`.
+        Number of threads for trees, folds and searches, as in `AttnKNNClassifier`.
     random_state : int, RandomState or None, default=None
-        An int makes the fit repeatable.
+        Seed of the fit; an int makes it repeatable.
     verbose : {0, 1, 2}, default=0
+        Progress on standard error: 0 is silent, 1 a bar, 2 also one line per stage.
 
     Attributes
     ----------
     n_features_in_, feature_names_in_
-        Scikit-learn's.
+        As in scikit-learn.
     memory_ : MemoryBank
-        The remembered rows as they are now; their targets are ``memory_.columns["target"]``.
+        The present remembered rows, with targets in ``memory_.columns["target"]``.
     report_ : NumberReport
-        What the fit chose and measured, and how it uses the columns.
+        Choices and measurements of the fit, and use of the columns.
     fitted_ : FittedRegressor
-        The version that predictions see.
+        The present version of the model.
 
     Examples
     --------
@@ -126,23 +126,23 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
     @torch.inference_mode(False)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Self:
-        """Learn from training rows.
+        """Fit the regressor to training rows.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features)
-            A table or ready embeddings, as `AttnKNNClassifier.fit` takes them.
+            A table or ready embeddings, as in `AttnKNNClassifier.fit`.
         y : array-like of shape (n,)
-            Finite numbers.
+            Targets, finite numbers.
         sample_weight : array-like of shape (n,), optional
-            Non-negative; weighs a row's loss and its share in the attention.
+            Non-negative weights of the rows' losses and attention.
         groups : array-like of shape (n,), optional
-            Group of each row where new rows will be of new groups; see `AttnKNNClassifier.fit`.
+            Group of each row, if new rows will belong to new groups; see `AttnKNNClassifier.fit`.
 
         Raises
         ------
         ValueError
-            If there are fewer than 3 rows, or `y` holds what is no finite number.
+            If there are fewer than 3 rows, or `y` has values other than finite numbers.
         """
         return self._fit(X, y, sample_weight, groups)
 
@@ -188,24 +188,24 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
     @property
     def report_(self) -> NumberReport:
-        """What the fit chose and measured, and how it uses the columns."""
+        """Choices and measurements of the fit, and use of the columns."""
         return NumberReport.of(self._fitted.predictor)
 
     # --- queries ------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
     def query(self, X: Any = None) -> NumberQuery:
-        """Answer several queries about the same rows: they are encoded, and neighbors found, once.
+        """Query object for several results about the same rows, with one encoding and search.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            As in `predict`.
+            Rows, as in `predict`.
 
         Returns
         -------
         query : NumberQuery
-            Of the model as it is now, whatever is added or removed later.
+            Query of the present version of the model; later changes have no effect on it.
         """
         model = self._fitted
         return NumberQuery(model, None if X is None else model.encoded(X, [])[0])
@@ -216,16 +216,16 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the remembered rows, each left out of its own neighbors, with left-out
-            predictions of the base.
+            Rows to predict. None means leave-one-out predictions of the remembered rows, with
+            left-out predictions of the base.
         output : {"mean", "median", "mode"}, default="mean"
-            What of the distribution. The mean has the least squared error, the median the least
-            absolute one; the mode is the most probable number.
+            Statistic of the distribution. The mean has the least squared error, the median the
+            least absolute error; the mode is the most probable number.
 
         Returns
         -------
         y : float64 ndarray of shape (n,)
-            In the unit of the target.
+            Predictions in the unit of the target.
         """
         return self.query(X).predict(output)
 
@@ -243,7 +243,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Returns
         -------
         y : float64 ndarray of shape (n, n_quantiles)
-            In the order of `quantiles`, in the unit of the target.
+            Quantiles in the order of `quantiles`, in the unit of the target.
         """
         return self.query(X).quantiles(quantiles)
 
@@ -253,9 +253,9 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Parameters
         ----------
         X
-            As in `predict`; new rows.
+            New rows, as in `predict`.
         confidence : float in (0, 1), default=0.9
-            Share of new rows whose target is to lie in their interval.
+            Wanted coverage: share of new rows with the target in the interval.
 
         Returns
         -------
@@ -265,16 +265,16 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Raises
         ------
         ValueError
-            If there are too few calibration rows, with how many are needed.
+            If there are too few calibration rows, with the needed number.
 
         Notes
         -----
-        The levels of the two quantiles are those that the targets of left-out rows reached in
-        their own predictions. With a share in `cv` these rows are exchangeable with new ones, and
-        coverage is at least `confidence` on average; with a cross-fit it is near it in practice,
-        and nothing is proved. With groups each group counts once. From 400 rows on, levels are
-        those of rows with predictions of about the same size, in up to five bands of 200 rows or
-        more, so that small and large predictions are covered alike.
+        The two quantile levels come from the levels of calibration targets in their leave-one-out
+        predictions. With a share in `cv`, calibration rows are exchangeable with new rows, and
+        coverage is at least `confidence` on average. With a cross-fit it is near `confidence` in
+        practice, but not proved. With groups each group counts once. From 400 rows on, levels come
+        from rows with predictions of similar size, in up to five bands of at least 200 rows, so
+        that small and large predictions have the same coverage.
 
         References
         ----------
@@ -291,39 +291,39 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         max_width: float | None = None,
         confidence: float = 0.9,
     ) -> NumberSelection:
-        """Predict, and say which predictions, those with the narrowest intervals, to act on.
+        """Predict with abstention: accept only the rows with the narrowest intervals.
 
         Parameters
         ----------
         X
-            As in `predict`; new rows.
+            New rows, as in `predict`.
         coverage : float in (0, 1], optional
-            Share of rows to answer. Either this or `max_width` is given.
+            Share of rows to accept. Give either `coverage` or `max_width`.
         max_width : float, optional
-            Answer rows whose interval is at most so wide, in the unit of the target.
+            Largest interval width of accepted rows, in the unit of the target.
         confidence : float in (0, 1), default=0.9
-            Of the intervals.
+            Confidence of the intervals.
 
         Returns
         -------
         selection : NumberSelection
-            predictions, accepted, interval, threshold, expected_error, ...
+            Predictions with accepted, interval, threshold, expected_error and more.
 
         Raises
         ------
         ValueError
-            If both or none of `coverage` and `max_width` are given or out of their range, or there
-            are too few calibration rows.
+            If not exactly one of `coverage` and `max_width` is given, a value is out of its range,
+            or there are too few calibration rows.
         """
         return self.query(X).selection(coverage, max_width, confidence)
 
     def predict_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """Probability that the target is at most `y`.
+        """Predict the probability that the target is at most `y`.
 
         Parameters
         ----------
         X
-            As in `predict`; None means the remembered rows.
+            Rows, as in `predict`; None means the remembered rows.
         y : float, or array-like of shape (n,) or (n, m)
             Numbers in the unit of the target.
 
@@ -340,14 +340,14 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Parameters
         ----------
         X
-            As in `predict`; None means the remembered rows.
+            Rows, as in `predict`; None means the remembered rows.
         y : array-like of shape (n,)
-            Targets that came about.
+            True targets.
 
         Returns
         -------
         score : float64 ndarray of shape (n,)
-            In the unit of the target.
+            Scores in the unit of the target.
 
         References
         ----------
@@ -362,9 +362,9 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Parameters
         ----------
         X
-            As in `predict`.
+            Rows, as in `predict`.
         n_samples : int, default=1
-            Per row.
+            Number of samples per row.
         random_state : int, RandomState or None, default=None
 
         Returns
@@ -377,16 +377,16 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
     def explain(
         self, X: Any = None, n_neighbors: int | None = 10, *, confidence: float = 0.9
     ) -> list[NumberExplanation]:
-        """Show the rows behind each prediction, and what it is without each of them.
+        """Explain predictions by their neighbors, and by the prediction without each of them.
 
         Parameters
         ----------
         X
-            As in `predict`; None means the remembered rows, each without itself.
+            Rows, as in `predict`; None means leave-one-out predictions of the remembered rows.
         n_neighbors : int or None, default=10
-            How many of the weightiest neighbors are shown; None shows all.
+            Number of neighbors shown, by descending weight; None shows all.
         confidence : float in (0, 1), default=0.9
-            Of the intervals; those of remembered rows are not conformal.
+            Confidence of the intervals; for remembered rows these are not conformal.
 
         Returns
         -------
@@ -403,44 +403,44 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         return with_sources(found, X)
 
     def novelty_score(self, X: Any) -> np.ndarray:
-        """Score how unlike the remembered rows new rows are, (n,); larger is more novel.
+        """Novelty scores of new rows, (n,); larger is more novel.
 
-        The mean of the distance to the k-th neighbor and of the logarithm of the width of the
-        prediction, each in standard deviations from its mean among left-out rows.
+        The mean of the distance to the k-th neighbor and of the log width of the prediction, each
+        standardised by the calibration rows.
         """
         return self.query(X).novelty_score()
 
     def novelty_p_value(self, X: Any) -> np.ndarray:
-        """Out-of-distribution p-value: the share of known rows with at least this score, (n,)."""
+        """Out-of-distribution p-value (n,): share of calibration rows with at least this score."""
         return self.query(X).novelty_p_value()
 
     # --- changes ------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
     def add(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Any:
-        """Remember new rows, without training again.
+        """Add new rows to the memory, without training.
 
-        A memory over its `capacity` then forgets rows by `eviction`; `fitted_.evicted` has their
-        ids, and new rows may be among them.
+        A memory over its `capacity` then evicts rows by `eviction`; `fitted_.evicted` has their
+        ids, possibly of new rows.
 
         Parameters
         ----------
         X, y, sample_weight, groups
-            As in `fit`. A regressor that was fitted with groups takes no rows without.
+            New rows, as in `fit`. Groups are required if the regressor was fitted with groups.
 
         Returns
         -------
         ids : int64 ndarray of shape (n_added,)
-            Ids go on from the largest ever given, so they show the order of arrival.
+            Ids of the new rows; they continue the order of arrival.
         """
         return self._remember(X, y, sample_weight, groups)
 
     @torch.inference_mode(False)
     def remove(self, ids: Any) -> None:
-        """Forget remembered rows by id; nothing is trained again.
+        """Remove remembered rows by id; the base is not refitted.
 
-        With estimator=None they leave nothing behind: the model is the one that a fit without them
-        gives. Elsewhere feature map and base keep what they learned from them until `refresh`.
+        With estimator=None the model is refitted without the rows and forgets them exactly.
+        Otherwise feature map and base still depend on the removed rows until `refresh`.
 
         Parameters
         ----------
@@ -449,24 +449,24 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         Raises
         ------
         ValueError
-            If an id is not remembered, or too few rows stay. Nothing is then forgotten.
+            If an id is not remembered, or too few rows stay. Nothing is then removed.
         """
         self._change(by_settings.with_change, changes.without_rows, ids)
 
     @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any) -> None:
-        """Give remembered rows other targets; nothing is trained again.
+        """Replace the targets of remembered rows; the base is not refitted.
 
         Parameters
         ----------
         ids : int64 array-like of shape (n_changed,)
         y : array-like of shape (n_changed,)
-            Finite numbers.
+            New targets, finite numbers.
 
         Raises
         ------
         ValueError
-            If an id is not remembered, or a target is no finite number.
+            If an id is not remembered, or a target is not a finite number.
         """
         self._change(by_settings.with_change, by_settings.relabelled, ids, y)
 
@@ -474,15 +474,15 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None
     ) -> Self:
-        """Learn from the next batch: the first is fitted, later ones are added.
+        """Fit the first batch of a stream, or add a later batch.
 
-        After half as many new rows as the memory held all is fitted again (`refresh`), unless rows
-        were held out once (a share in `cv`).
+        The model is refitted (`refresh`) after half as many new rows as the memory had, except
+        with a hold-out split (a share in `cv`).
 
         Parameters
         ----------
         X, y, sample_weight, groups
-            As in `fit`. The first batch must be one that can be fitted.
+            Rows of the batch, as in `fit`. The first batch must be suitable for a fit.
         """
         if not hasattr(self, "fitted_"):
             return self.fit(X, y, sample_weight, groups=groups)
@@ -504,7 +504,7 @@ def _points(y: Any, n_rows: int) -> np.ndarray:
 
 
 def _refuse_unused(settings: Settings) -> None:
-    """Refuse settings that a regressor has no use for."""
+    """Raise ValueError for settings without use in a regressor."""
     usual = Settings()
     changed = [name for name in _UNUSED if getattr(settings, name) != getattr(usual, name)]
     changed += ["calibration"] * (settings.calibration == "per-class")

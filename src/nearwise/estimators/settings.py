@@ -1,4 +1,4 @@
-"""The rare settings of the classifier as one object, and hints at names that it does not have."""
+"""Rare settings of the estimators as one object, and hints for misspelled parameter names."""
 
 import functools
 import inspect
@@ -19,7 +19,7 @@ from nearwise.training.settings import StrictSettings, plain_message
 P = ParamSpec("P")
 Preset = Literal["default", "instant"]
 
-# What other classifiers call what this one has under another name.
+# Parameters of other libraries or older versions, with the names used here.
 _OTHER_NAMES = {
     "base": "this is estimator=...",
     "class_weight": (
@@ -54,46 +54,46 @@ _OTHER_NAMES = {
 
 
 class Settings(StrictSettings):
-    """Settings of `AttnKNNClassifier` that few users change.
+    """Rare settings of `AttnKNNClassifier` and `AttnKNNRegressor`.
 
-    A value that does not fit, or a name that does not exist, raises ValueError.
+    An unsuitable value or an unknown name raises ValueError.
 
     Parameters
     ----------
     embedder : str, default="auto"
-        Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
-        linear key, a key space. "deep" (an MLP with a linear head): its heads may join the base.
+        Network for keys or for the base. Tables: "identity": none. "table": embeddings of columns
+        with a linear key, used as a key space. "deep": an MLP with a linear head for the base.
         "auto": "deep" for many ready embeddings and for several views; for other tables from
-        2,000 rows "table" where it helps; else none.
+        2,000 rows "table" if it helps; else none.
         Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a
         transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
         "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
     embedder_options : dict
-        Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
+        Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen and more.
     tta : {"flip", "shift"} or sequence of these, optional
-        Further views of every image: mirrored; four shifted crops. They are part of the memory's
-        keys, of the heads' training and of predictions, which are calibrated after merging.
+        Further views of every image: mirrored, or four shifted crops. They are used in the keys,
+        in the training of the head and in predictions, with calibration after merging.
     device : str, default="auto"
-        Where embedders are trained: "auto", "cpu", "cuda", "mps".
+        Device for training networks: "auto", "cpu", "cuda" or "mps".
     capacity : int, optional
-        Maximum number of remembered rows after `fit`, `add` and `partial_fit`; None: no bound.
+        Maximum number of remembered rows after `fit`, `add` and `partial_fit`. None: no bound.
     eviction : {"reservoir", "age"}, default="reservoir"
-        Drop a random row of all ever seen, or rather older ones, whose votes fade too: by half
-        every `capacity` / 4 rows.
+        Evicted rows beyond the capacity. "reservoir": random ones, so that a uniform sample stays.
+        "age": mostly older ones; votes also lose half their weight per `capacity` / 4 new rows.
     calibration : {"auto", "per-class"} or None, default="auto"
-        "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
-        the out-of-fold NLL; "per-class" tries biases and scales per class besides. None: neither.
+        Calibration of predictions. "auto": shrinkage towards the base and a temperature, each only
+        if it lowers the out-of-fold NLL. "per-class" also tries biases and scales per class.
     max_per_class : int, optional
-        Maximum number of retrievable rows per class, each with the weight of those it represents.
+        Maximum number of searchable rows per class, weighted for the rows that they represent.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
-        "auto" is exact below 100,000 rows, then "ivf-flat", which is approximate; see `CellIndex`.
+        Neighbor index. "auto": exact below 100,000 rows, else "ivf-flat" (approximate `CellIndex`).
     train : dict
-        Settings of `nearwise.training.TrainConfig` to change, for networks that make keys.
+        Changed settings of `nearwise.training.TrainConfig`, for the training of networks.
     head : HeadConfig or dict
-        Settings of the attention head's further training.
+        Settings for fine-tuning the attention head.
     checkpoint_dir : path, optional
-        Folder for training checkpoints, from which a fit that was killed goes on, and for what a
-        frozen image backbone returns, found again by content.
+        Folder for training checkpoints, to resume a stopped fit. It also caches the outputs of a
+        frozen image backbone by content.
 
     Examples
     --------
@@ -144,12 +144,12 @@ class Settings(StrictSettings):
 
     @classmethod
     def of(cls, given: Any) -> "Settings":
-        """Return the settings that a user gave as such, as a dict, or not at all (None).
+        """Make settings of a `Settings` object, a dict or None.
 
         Raises
         ------
         ValueError
-            Naming the setting that does not fit.
+            If a setting is invalid; the message names it.
         """
         if isinstance(given, Settings):
             return given
@@ -164,11 +164,11 @@ class Settings(StrictSettings):
             raise ValueError(plain_message(error)) from error
 
     def changed(self, **changes: Any) -> "Settings":
-        """Return a copy with some settings changed and checked."""
+        """Copy with some settings changed and checked."""
         return Settings.of({name: getattr(self, name) for name in self.model_fields_set} | changes)
 
     def stored(self) -> dict[str, Any]:
-        """Return what differs from the defaults as JSON holds it, without this machine's folder."""
+        """Return changed settings as plain data for JSON, without the local `checkpoint_dir`."""
         return self.model_dump(exclude_defaults=True, exclude={"checkpoint_dir"})
 
     @property
@@ -187,14 +187,14 @@ class Settings(StrictSettings):
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and devices of torch as Python's own."""
+    """Convert numpy numbers and torch devices to plain Python types."""
     if isinstance(value, torch.device):
         return str(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
 def hinting(init: Callable[P, None]) -> Callable[P, None]:
-    """Make a constructor suggest what was meant by an argument that it does not have."""
+    """Decorate a constructor to suggest the right name for an unknown argument."""
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -211,7 +211,7 @@ def hinting(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def unknown_hint(name: str, known: Sequence[str]) -> str:
-    """Report what an unknown parameter is called here; empty where nothing is like it."""
+    """Hint on the right name of an unknown parameter; empty without a similar one."""
     if name in Settings.model_fields:
         return f" It is one of the settings: settings=Settings({name}=...)."
     other = _OTHER_NAMES.get(name)
@@ -220,7 +220,7 @@ def unknown_hint(name: str, known: Sequence[str]) -> str:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
+    """Raise ValueError unless a value is an integer of at least `least`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not (whole and value >= least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")

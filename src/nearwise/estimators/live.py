@@ -370,7 +370,7 @@ class LiveModel:
     def keep(self, ids: Any, *, key: str | None = None) -> Change:
         """Record that labels of rows were checked and are right; errors as in `add`.
 
-        Predictions do not change. `kept` returns the ids until the rows are relabeled.
+        Predictions do not change. `kept` returns the ids until the rows are relabelled.
         """
         return self._commit(
             lambda fitted: draft_keep(fitted.holding(ids), ids), ["keep", plain_ids(ids)], key
@@ -390,7 +390,7 @@ class LiveModel:
     def undo(self, version: int, *, key: str | None = None) -> Change:
         """Undo the change with a version number.
 
-        Added rows that are still in the memory are removed, relabeled rows get their former
+        Added rows that are still in the memory are removed, relabelled rows get their former
         labels, and removed rows are added again under new ids. Rows evicted by an addition are
         not restored.
 

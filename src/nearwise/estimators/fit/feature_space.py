@@ -11,7 +11,7 @@ from nearwise.estimators.model.groups import group_numbers, n_of_others
 from nearwise.estimators.model.row_models import FEATURE_MAPS, FeatureSpace
 from nearwise.functional import Metric, topk_neighbors
 
-Loss = Callable[[Tensor, np.ndarray, np.ndarray], float]  # of distances, neighbors' and own values
+Loss = Callable[[Tensor, np.ndarray, np.ndarray], float]  # distances, neighbor and own values
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _CHOICE_QUERIES, _CHOICE_ROWS = 2_000, 20_000
 

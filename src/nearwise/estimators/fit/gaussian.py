@@ -14,7 +14,7 @@ _COMPONENTS = 256  # most principal components
 _LENT = 16.0  # weight of the shared covariance in each class, in rows per component
 _RIDGE = 0.1  # ridge, as a share of the mean variance of a component
 _MOST = 2**23  # most covariance entries of all classes; above, classes share one covariance
-_BLOCK = 4_096  # rows
+_BLOCK = 4_096  # rows per block
 _LONE = 1e-9  # share of a class, or variance, that counts as zero
 _NEVER = -1e30  # score of a class without another row
 

@@ -83,7 +83,7 @@ def tuned_head(
 
 
 def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
-    """Head with the mean weights of several heads, which all started from the same weights."""
+    """Head with the mean weights of several heads that started from the same weights."""
     mean = copy.deepcopy(heads[0])
     states = [head.state_dict() for head in heads]
     mean.load_state_dict(
@@ -198,7 +198,7 @@ def correct_classes(
     row weights would depend on the unknown classes.
     """
     listed = slice(None if settings.class_prior is None else len(settings.class_prior))
-    there = problem.prior[listed] / problem.prior[listed].sum()  # classes may have come since
+    there = problem.prior[listed] / problem.prior[listed].sum()  # without classes added later
     shift = log_ratio(settings.class_prior, there)
     shares = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
     if problem.label_model.tells_nothing(scores, data.labels, data.weight, predictor.choice):

@@ -369,7 +369,7 @@ def _without_groups(problem: Problem, labels: np.ndarray, weight: np.ndarray | N
 
 
 def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
-    """Train one network per fold, whose heads may join the base; None if not useful."""
+    """Train one network per fold, with heads for the base; None if not useful."""
     kind = embedder_kind(problem, settings)
     if kind in (None, "table") or settings.base is None:
         problem.choice["embedder"] = "identity"
@@ -432,7 +432,7 @@ def _remember(
     columns |= {name: column[at] for name, column in problem.group_column.items()}
     if problem.is_held_out and base_log_proba is not None:
         columns[FOLD] -= torch.from_numpy(np.isin(rows, problem.folds[0][0])).long()
-    every = np.array_equal(rows, np.arange(len(problem.labels)))  # then keys are not copied
+    every = np.array_equal(rows, np.arange(len(problem.labels)))  # avoids a copy of the keys
     spaces = {name: of_all if every else of_all[at] for name, of_all in keys.items()}
     weight = problem.row_weight[at]
     if settings.max_per_class is not None:
@@ -589,7 +589,7 @@ def _cross_fitted(
     embedding: Embedding | None,
     progress: Progress,
 ) -> tuple[Base | None, HeadRows]:
-    """Cross-fit classifiers, and keep those that improve on the neighbors and the first base.
+    """Cross-fit classifiers, and keep only improvements on the neighbors and the first base.
 
     Also returns the head's inputs of every row as if new; with a hold-out split only of the
     held-out rows, in all views. A user's classifier is always kept.

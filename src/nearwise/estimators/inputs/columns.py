@@ -482,7 +482,7 @@ def _numbers_as_text(
 
 
 def _with_words_as_gaps(column: pd.Series, report: ColumnReport, words: list[str]) -> ColumnPlan:
-    """Plan for numbers or dates in which some texts count as missing."""
+    """Plan for numbers or dates with some texts that count as missing."""
     cells = _cells_of_text(column, words, " that counts as missing")
     report = replace(
         report,

@@ -13,7 +13,7 @@ ZERO_DATES = frozenset(
     day + time
     for day in ("0000-00-00", "00-00-0000", "00/00/0000", "00.00.0000", "0000/00/00")
     for time in ("", " 00:00:00", "T00:00:00", " 00:00")
-)  # gaps, as MySQL writes them
+)  # missing dates in MySQL
 _MOVING = ("now", "today")  # pandas would parse them as the current date
 _ZONE = r"\s?(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)"
 _ISO_LIKE = re.compile(
@@ -163,7 +163,7 @@ def _day_layouts(match: re.Match[str]) -> list[str]:
 
 
 def _numeric_layouts(first: str, second: str, third: str | None, mark: str) -> list[str]:
-    if third is None:  # a month
+    if third is None:  # year and month
         order = {(4, 2): "%Y{0}%m", (2, 4): "%m{0}%Y", (1, 4): "%m{0}%Y"}
         found = order.get((len(first), len(second))) if mark != "." else None
         return [found.format(mark)] if found else []

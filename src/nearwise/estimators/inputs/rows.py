@@ -20,7 +20,7 @@ from nearwise.warn import warn_user
 
 AnyEncoder = TableEncoder | ImageEncoder
 AnyRows = Encoded | EncodedImages
-_SHOWN = 12  # names in a message
+_SHOWN = 12  # most names in a message
 
 
 class KnownColumns(BaseEstimator):
@@ -213,7 +213,7 @@ def _check_table(
 ) -> pd.DataFrame:
     if not len(X):
         raise ValueError("Found array with 0 sample(s): the table is empty. Give some rows.")
-    refuse_repeated([str(name) for name in X.columns])  # before narwhals does
+    refuse_repeated([str(name) for name in X.columns])  # before narwhals raises
     names = None if reset else columns.names
     if names is not None and any(isinstance(name, str) for name in X.columns):
         return _match(X, names, optional)

@@ -191,7 +191,7 @@ class TableEncoder:
         for name in self.categorical:
             values = frame[name].map(plain, na_action="ignore")
             counts = values.value_counts(sort=True)
-            if len({isinstance(value, str) for value in counts.index}) > 1:  # 1 and "1" are one
+            if len({isinstance(value, str) for value in counts.index}) > 1:  # 1 equals "1"
                 counts = values.astype(object).map(in_text, na_action="ignore").value_counts()
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
@@ -225,7 +225,7 @@ class TableEncoder:
 
     @property
     def wishes(self) -> dict[str, str]:
-        """Column uses with which a refit parses the columns in the same way."""
+        """Column uses for a refit, so that it parses the columns in the same way."""
         layouts = {name: date["layout"] for name, date in self.dates.items()}
         dated = {
             name: "date" if layout == ISO else f"date:{layout}"
@@ -303,7 +303,7 @@ class TableEncoder:
         return Encoded(numbers, codes)
 
     def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
-        """Whether rows are a numeric array and need no DataFrame, which costs a millisecond."""
+        """Whether rows are a numeric array; then no DataFrame is made, to save a millisecond."""
         numbers = isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and not self.gap_words
         return numbers and all(kind in ("number", "left out") for kind in self.kinds.values())
 
@@ -329,7 +329,7 @@ class TableEncoder:
 
     def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         frame = as_frame(X)
-        frame.columns = pd.Index(self.columns, dtype=object)  # not checked
+        frame.columns = pd.Index(self.columns, dtype=object)  # matched by position
         if self.spellings or self.gap_words:
             frame = self.in_numbers(frame)
         self._warn_of_truth(frame)

@@ -197,7 +197,7 @@ class Trees(StoredArrays):
     def _walk(
         self, kernel: Any, rows: NDArray[Any], out: NDArray[Any], *more: NDArray[Any]
     ) -> None:
-        """Add the trees' predictions to `out` by a kernel, which gets `more` after the nodes."""
+        """Add the trees' predictions to `out` by a kernel; `more` are its arguments after nodes."""
         nodes = [self._arrays[name] for name in self._NAMES]
         work = _STEPS * len(rows) * len(self._arrays["roots"])
         if work <= SMALL_WORK:

@@ -57,7 +57,7 @@ class JudgedRows(NamedTuple):
     keyed: list[KeyedRows]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Named tensors, from which `from_tensors` rebuilds the rows."""
+        """Named tensors of the rows; `from_tensors` rebuilds them."""
         named = {"ids": self.ids}
         for view, rows in enumerate(self.keyed):
             if rows.base_log_proba is not None:
@@ -236,7 +236,7 @@ class ClassPredictor(Predictor):
 
     @one_thread(torch_only=True)
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
-        """Leave-one-out predictions of all remembered rows, or of those at `positions`."""
+        """Leave-one-out predictions of all remembered rows, or of the rows at `positions`."""
         wanted = torch.arange(len(self.views.bank)) if positions is None else positions
         if not len(wanted):
             none = torch.zeros(0, n_classes)

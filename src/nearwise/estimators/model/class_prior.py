@@ -47,7 +47,7 @@ class ClassCorrection:
     wanted: tuple[float, ...] | None = None
 
     def of_parts(self) -> Self:
-        """Shift alone, for the base or neighbor part, which have temperatures of their own."""
+        """Shift alone, for the parts (base or neighbors), as these have separate temperatures."""
         return self.of_shift(self.shift, self.wanted)
 
     @classmethod

@@ -29,7 +29,7 @@ class StreamState:
     `seed` is the random state of evictions. At the last refresh, or the fit, `refreshed_at` rows
     had arrived and `refreshed_size` were remembered; `first` arrived in the first fit.
     `declared`: `partial_fit` got all classes. `half_life`: rows after which a vote counts half;
-    None: votes do not fade. `changed` counts the rows added, removed or relabeled since the model
+    None: votes do not fade. `changed` counts the rows added, removed or relabelled since the model
     was last recalibrated.
     """
 

@@ -28,10 +28,10 @@ OPINION = "opinion"  # (n, C): out-of-bag forest log-probabilities, compared by 
 GROUP = "group"  # int64 (n,): rows of a group, such as a patient's, are left out together
 COPIES = "copies"  # int64 (n,): group numbers if the groups are sets of equal rows
 GROUPED = (GROUP, COPIES)
-FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; present after a relabeling
+FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; present after a relabelling
 TRAINED = "trained"  # the key space of networks trained with the rows' labels
 Searchable = BaseIndex | ChangedIndex
-_FADED = 1e-3  # share of its vote that the oldest row keeps
+_FADED = 1e-3  # least remaining share of a vote
 _FEW = 8  # new rows below which distances are computed without a matrix product
 _AT_ONCE = 2**24  # distances to new rows per block
 _SEARCHED = 2**16  # queries per search
@@ -175,7 +175,7 @@ class MemoryViews:
         self.device = device
         self.forgetting: Forgetting | None = None
         self._indexes: dict[str, tuple[Searchable, Tensor]] = {}
-        self._sealed: dict[str, BaseIndex] = {}  # fitted to former rows
+        self._sealed: dict[str, BaseIndex] = {}  # fitted to earlier rows
         self._states = dict(states or {})  # of sealed indexes that are not yet restored
         self._own: dict[str, Tensor] = {}
         self.derived: dict[Any, Any] = {}  # cache of values computed from the bank by callers
@@ -673,7 +673,7 @@ def _for_metric(index: IndexName, metric: Metric) -> IndexName:
 
 
 def _distances(rows: Tensor, new: Tensor, metric: Metric) -> Tensor:
-    """Distances of remembered to new rows; for few, without a product, which copies all."""
+    """Distances of remembered to new rows; few are computed directly, as a product copies all."""
     if metric == "euclidean" and len(new) <= _FEW:
         direct = "donot_use_mm_for_euclid_dist"
         return torch.cdist(rows.float(), new.float(), compute_mode=direct)

@@ -103,7 +103,7 @@ class NumberViews(MemoryViews):
 
     def relabel_rows(self, ids: Any, labels: Tensor) -> None:
         """Replace the targets (n,) of rows by trusted ones, without a new search."""
-        at = self.bank.positions(as_ids(ids, self.bank.ids.device))  # distinct ones
+        at = self.bank.positions(as_ids(ids, self.bank.ids.device))  # checks that ids are distinct
         for name, new in ((TARGET, labels.double()), (TRUST, 1.0)):
             if name in self.bank.columns:
                 self.bank.columns[name] = self.bank.columns[name].clone()

@@ -57,7 +57,7 @@ class NumberModels(ModelsOfTable):
         return KeyedNumbers(keys | self.supervised(keys["features"], locations), locations)
 
     def supervised(self, features: Tensor, locations: Tensor) -> dict[str, Tensor]:
-        """Keys of the space "supervised", which a base adds."""
+        """Keys of the space "supervised"; only with a base."""
         return {SUPERVISED: beside_locations(features, locations, self.center, self.scale)}
 
 

@@ -32,7 +32,7 @@ _CLIP = 3.0
 _CATEGORY_SCALE = 0.7  # two different categories lie one standard deviation apart
 FOREST = "extra-trees"  # base candidate; a pretrained head compares its predictions
 GAUSSIAN = "gaussian"  # base candidate for embeddings, instead of the forest
-BLOCK = 16_384  # rows; a whole number of the chunks that heads take
+BLOCK = 16_384  # rows per block; a multiple of the heads' chunk size
 
 
 class KeyedRows(NamedTuple):
@@ -145,7 +145,7 @@ class FeatureSpace:
         return np.clip(ndtri(np.clip(scores, 1e-9, 1 - 1e-9)), -_CLIP, _CLIP)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """JSON part and arrays, from which `from_state` rebuilds the space."""
+        """JSON part and arrays of the space; `from_state` rebuilds it."""
         return {"kind": self.kind}, self.state
 
     @classmethod

@@ -24,7 +24,7 @@ LOG_PROBA = "label_log_proba"  # log-probabilities of a row's true label, withou
 _FLOOR = 1e-12
 _UNMIXING = 50  # steps of the iteration
 _INSIDE = 1e-3
-_TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
+_TOLERANCE = 1e-3  # largest error of the sum of float32 shares
 
 
 def given_log_proba(log_proba: Tensor, matrix: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ _FEW_DIMENSIONS = 8
 _FAR, _FAR_IN_FEW = 1.7, 2.0  # interquartile ranges beyond the third quartile
 _FEWEST_IN_GROUP = 20
 _MOST_VALUES = 50  # most frequent values of a category
-_MOST_COLUMNS = 200  # of a table
+_MOST_COLUMNS = 200  # most columns of a table whose groups are examined
 _N_PARTS = 4  # quarters of a column of numbers
 _LEVEL = 0.95  # confidence over all groups together
 

@@ -24,7 +24,7 @@ from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.memory.ties import tie_order
 
 _INNER = 3  # inner folds of the training rows of a fold
-_SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
+_SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, per typical distance
 _POOLED = (1, 3)  # positions of the sharpnesses whose votes join the pool
 _OF_MANY = 64  # neighbors in a vote among many images
 _EVEN = 0.02  # share of the uniform distribution mixed into votes
@@ -70,7 +70,7 @@ class TrueLabelPredictor:
         self.progress, self.known = progress, known
         self.given = np.eye(problem.n_classes)[problem.labels]
         self.share = 1.0
-        self._sought: tuple[np.ndarray, Found] | None = None  # rows, and the neighbors among them
+        self._sought: tuple[np.ndarray, Found] | None = None  # rows, and neighbors in them
         self.networks: dict[str, np.ndarray] = {}
         if unseen.log_proba is not None:
             self.networks["networks"] = unseen.log_proba.double().numpy()

@@ -1,1 +1,1 @@
-"""Changes of a fitted model: rows added, removed or relabeled after the fit."""
+"""Changes of a fitted model: rows added, removed or relabelled after the fit."""

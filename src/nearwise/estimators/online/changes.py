@@ -1,4 +1,4 @@
-"""Changes of a fitted model: adding, removing and relabeling rows, and when to refresh.
+"""Changes of a fitted model: adding, removing and relabelling rows, and when to refresh.
 
 Every function returns a new model; the given model stays unchanged, also after an error.
 """

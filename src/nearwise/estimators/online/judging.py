@@ -27,7 +27,7 @@ from nearwise.memory.eviction import arrival_draws
 
 _CHANGED = 0.05  # largest changed share of the rows without recalibration
 _FEWEST = 20  # fewest rows for a recalibration
-_ASKED = 500  # relabeled rows in the comparison with their neighbors
+_ASKED = 500  # relabelled rows in the comparison with their neighbors
 # Entries of `choice` about a calibration.
 _NOTED = ("head_nll", "head_share", "classes", "merge", "merge_nll", "judged")
 
@@ -56,7 +56,7 @@ def judged_again(
 
 
 def _n_changed(before: FittedClassifier, after: FittedClassifier) -> int:
-    """Count rows that a change added (and did not evict), removed or relabeled."""
+    """Count rows that a change added (and did not evict), removed or relabelled."""
     there, now = before.bank, after.bank
     stayed = int((now.ids < there.next_id).sum())
     relabelled = 0
@@ -66,7 +66,7 @@ def _n_changed(before: FittedClassifier, after: FittedClassifier) -> int:
 
 
 def _n_since_fit(model: FittedClassifier) -> int:
-    """Count rows added, removed or relabeled since the fit."""
+    """Count rows added, removed or relabelled since the fit."""
     stayed = model.bank.ids < model.stream.refreshed_at
     n_stayed = int(stayed.sum())
     relabelled = int((_relabelled(model) & stayed).sum())
@@ -74,7 +74,7 @@ def _n_since_fit(model: FittedClassifier) -> int:
 
 
 def _relabelled(model: FittedClassifier) -> Tensor:
-    """Mask of rows relabeled since the fit, or since they were added, bool (n,)."""
+    """Mask of rows relabelled since the fit, or since they were added, bool (n,)."""
     labels = model.label_positions
     return model.bank.columns.get(FITTED, labels) != labels
 
@@ -134,9 +134,9 @@ def _nll_of(predictor: ClassPredictor, answer: Answer, labels: Tensor, weight: T
 def _judged_rows(model: FittedClassifier) -> Tensor:
     """Draw calibration rows for a recalibration: bank positions, ascending.
 
-    Relabeled rows are included only if their neighbors agree with the new labels, as after a
+    Relabelled rows are included only if their neighbors agree with the new labels, as after a
     correction or the renaming of a class. Otherwise the new labels may be wrong, and the rows with
-    unchanged labels measure the neighbors, unless most rows were relabeled.
+    unchanged labels measure the neighbors, unless most rows were relabelled.
     """
     rows, relabelled = judged_positions(model.predictor), _relabelled(model)
     rows = rows[torch.from_numpy(~lone_rows(model.label_positions.numpy()))[rows]]
@@ -157,7 +157,7 @@ def _weight(model: FittedClassifier, rows: Tensor) -> Tensor:
 
 
 def _supported(model: FittedClassifier, relabelled: Tensor) -> bool:
-    """Whether neighbors of relabeled rows agree more with the new labels than with the former."""
+    """Whether neighbors of relabelled rows agree more with the new labels than with the former."""
     views, labels = model.predictor.views, model.label_positions
     some = _drawn(model, torch.nonzero(relabelled)[:, 0], _ASKED)
     spec, ids = views.specs[0], model.bank.ids

@@ -25,7 +25,7 @@ from nearwise.memory.stores.protocol import refuse_unknown
 from nearwise.memory.ties import tie_order, tie_ranks
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, KnownRows, SpaceSummary, from_zero, log_shares
 
-_DRAWN_FROM = 100  # rows
+_DRAWN_FROM = 100  # nearest rows for the draw of an id
 _AT_ONCE = 4_096  # rows per block of neighbor searches
 _NEW_CLASS = 4  # weight of the mean reliability for a class added later, in rows
 _NO_IDS = np.empty(0, np.int64)

@@ -12,7 +12,7 @@ from nearwise.estimators.storage.row_storage import append_frame, storable
 from nearwise.memory.arrow import frame_of, read_rows, tensors_of
 
 _NUMBER = 2  # bytes in front of a row: number of its schema
-_ROW, _FILE = "row", "file"  # columns of rows that are arrays
+_ROW, _FILE = "row", "file"  # columns for rows of an array
 
 
 class RowCodec:

@@ -232,7 +232,7 @@ def check_confidence(confidence: float) -> None:
 
 
 def rows_needed(confidence: float) -> int:
-    """Fewest calibration rows with which sets of a confidence can exclude a label."""
+    """Fewest calibration rows for sets of a confidence; with fewer no label can be excluded."""
     return max(1, math.ceil(1.0 / (1.0 - confidence) - 1.0 - _SLACK))
 
 

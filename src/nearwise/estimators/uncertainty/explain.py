@@ -19,7 +19,7 @@ from nearwise.estimators.model.log_linear_pool import (
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.functional import paired_distances
 
-Explained = TypeVar("Explained", bound=Any)  # an explanation, of a class or a number
+Explained = TypeVar("Explained", bound=Any)  # Explanation or NumberExplanation
 CHUNK = 1_024  # rows per block of explanations
 # Neighbors of a prediction, largest weight first: bank positions, weights, distances in the feature
 # space, and the predictions without each neighbor, (n_shown, n_classes).

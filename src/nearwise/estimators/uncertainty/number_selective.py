@@ -69,7 +69,7 @@ def select(
     width, of_known = interval[:, 1] - interval[:, 0], own[:, 1] - own[:, 0]
     threshold = max_width
     if threshold is None:
-        assert coverage is not None  # one of both is given
+        assert coverage is not None  # exactly one of both is given
         order = np.argsort(of_known, kind="stable")
         share = np.cumsum(known.counts[order]) / known.counts.sum()
         last = int(np.searchsorted(share, coverage - 1e-9))

@@ -1,8 +1,9 @@
-"""Sentences are short: at most 30 words in README and docs, 20 in help.
+"""Sentences are short: at most 30 words in README, docs and docstrings, 20 in help.
 
 Words between full stops, colons and semicolons count; code, tables and headings do not.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from nearwise.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")})
+HOW_TO = sorted(ROOT.glob("docs/how-to/*.md"))
+SOURCES = sorted(ROOT.glob("src/nearwise/**/*.py"))
 MOST = 30
 MOST_OF_HELP = 20
 TOP: Any = typer.main.get_command(app)
@@ -42,6 +45,30 @@ def test_sentences_are_short(page: Path):
     assert list(long_sentences(page.read_text("utf-8"), MOST)) == []
 
 
+def docstrings(source: str) -> Iterator[str]:
+    """Docstrings of a module, without examples and underlined headings."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = re.split(r"Examples\n---|\[bold\]Examples", ast.get_docstring(node) or "")[0]
+            text = re.sub(r"^(\w+)\n(?= {4})", r"\1:\n", text, flags=re.M)  # exceptions
+            text = re.sub(r"^ *>>> .*(?:\n *\S.*)*", "", text, flags=re.M)
+            yield re.sub(r"^.*\n *-{3,}$", "\n", text, flags=re.M).replace("``", "`")
+
+
+@pytest.mark.parametrize(
+    "room", sorted({p.parent for p in SOURCES}), ids=lambda p: p.relative_to(ROOT).as_posix()
+)
+def test_sentences_of_docstrings_are_short(room: Path):
+    texts = [text for p in room.glob("*.py") for text in docstrings(p.read_text("utf-8"))]
+    assert [long for text in texts for long in long_sentences(text, MOST)] == []
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+def test_a_how_to_page_is_short(page: Path):
+    lines = page.read_text("utf-8").splitlines()
+    assert len(lines) <= 80 and max(map(len, lines)) <= 100
+
+
 def help_texts(command: Any) -> Iterator[str]:
     """Help of a command and of its options, without examples and rich's markup."""
     for text in [command.help, *(getattr(param, "help", None) for param in command.params)]:
@@ -65,3 +92,8 @@ def test_long_sentences_are_found():
     words = " ".join(["word"] * 31)
     text = f"Short. {words}. [{words}](x.md)\n\n| {words} |\n\n```text\n{words}\n```\n- {words}"
     assert len(list(long_sentences(text, MOST))) == 3
+
+
+def test_docstrings_are_read_without_examples_and_headings():
+    source = '"""One.\n\nReturns\n-------\nTwo.\n\n>>> a\nb\n"""\ndef f():\n    "Three."\n'
+    assert [" ".join(text.split()) for text in docstrings(source)] == ["One. Two.", "Three."]

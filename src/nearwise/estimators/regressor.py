@@ -272,9 +272,9 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         The two quantile levels come from the levels of calibration targets in their leave-one-out
         predictions. With a share in `cv`, calibration rows are exchangeable with new rows, and
         coverage is at least `confidence` on average. With a cross-fit it is near `confidence` in
-        practice, but not proved. With groups each group counts once. From 400 rows on, levels come
-        from rows with predictions of similar size, in up to five bands of at least 200 rows, so
-        that small and large predictions have the same coverage.
+        practice, but not proved. With groups each group counts once. From 400 rows on, small
+        and large predictions have the same coverage: levels come from rows with predictions of
+        similar size, in up to five bands of at least 200 rows.
 
         References
         ----------

@@ -1,7 +1,7 @@
 """Compiled CPU loops: exact search, neighbor votes and their gradients.
 
-They release the interpreter lock and start no threads of their own (`search_cpu` runs them on row
-ranges), so they do not compete with torch's thread pool and are safe to call from any thread.
+They release the interpreter lock and start no threads of their own; `search_cpu` runs them on row
+ranges. So they do not compete with torch's thread pool and are safe to call from any thread.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Measures of predictions: scores, calibration, selective risk, sets, intervals, numbers.
 
-Input are numpy arrays, results are floats. For classes, `y` holds integer positions, `proba` has
-one row of probabilities per row of `y`, with a sum of 1 within 1e-4, and `sets` is True where a
-class is in the row's set. All are checked, and errors include a remedy.
+Input are numpy arrays, results are floats. For classes, `y` holds integer positions; `proba` has
+one row of probabilities per row of `y`, with a sum of 1 within 1e-4; `sets` is True where a class
+is in the row's set. All are checked, and errors include a remedy.
 """
 
 from nearwise.metrics.calibration import (

@@ -13,8 +13,8 @@ def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
     """Return the evidence of drift after each row: a test martingale of p-values.
 
     A conformal test martingale bets against each p-value in turn. Without drift, p-values that rank
-    each row among all earlier rows are independent and no smaller than uniform ones, and for any
-    number of rows, evidence of E or more is ever reached with a probability of at most 1 / E.
+    each row among all earlier rows are independent and no smaller than uniform ones. Evidence of E
+    or more is then ever reached, in any number of rows, with a probability of at most 1 / E.
     (P-values among a fixed set of known rows are dependent and exceed this rate: rank each row
     among all earlier rows, too.) Evidence grows with every row that shows the drift.
 

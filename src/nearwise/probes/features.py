@@ -220,8 +220,8 @@ def extract_features(
     Raises
     ------
     ValueError
-        If images or labels do not fit, an option is unknown, the encoder raises or returns another
-        shape than it announces (the message has both), or features are NaN or infinite.
+        If images or labels do not fit, an option is unknown, or features are NaN or infinite; if
+        the encoder raises or returns another shape than it announces (the message has both).
 
     Examples
     --------

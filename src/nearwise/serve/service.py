@@ -269,8 +269,8 @@ class Service:
         Raises
         ------
         ProblemError
-            422 if the model rejects it, 404 if a row is not remembered, 409 if its key was used by
-            another request, 403 if the service is read-only, 503 while a job runs, 504 after the
+            422 if the model rejects it; 404 if a row is not remembered; 409 if its key was used by
+            another request; 403 if the service is read-only; 503 while a job runs; 504 after the
             deadline: then the message says whether the change may still be made.
         """
         self._check_writable()

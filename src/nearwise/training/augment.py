@@ -1,8 +1,8 @@
 """Random augmentation of image batches on their device; MixUp of any rows.
 
-Plain tensor operations, not kornia: a whole batch needs one gather instead of one call per image,
-images stay uint8 between the steps, one CPU generator makes all draws, so that a run repeats on any
-device, and no further package is needed.
+Plain tensor operations, not kornia: a whole batch needs one gather instead of one call per image;
+images stay uint8 between the steps; one CPU generator makes all draws, so that a run repeats on any
+device; and no further package is needed.
 """
 
 from typing import Literal, NamedTuple

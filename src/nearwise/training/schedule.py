@@ -1,8 +1,8 @@
 """Optimizers, learning rate schedules, and averaged weights.
 
 `optimizer="lookahead"` is the training of the fast networks' publication (Jordan,
-arXiv 2404.00498), without gradient clipping: SGD with Nesterov momentum 0.85, biases of batch
-normalisation at 64 times the rate, warm-up from a fifth of the rate and linear decay to 0.07 of it,
+arXiv 2404.00498), without gradient clipping: SGD with Nesterov momentum 0.85; biases of batch
+normalisation at 64 times the rate; warm-up from a fifth of the rate and linear decay to 0.07 of it;
 and weights that are reset to their average every 5 steps, `Lookahead`.
 """
 

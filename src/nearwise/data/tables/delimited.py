@@ -63,8 +63,8 @@ def parse_text(
     UTF-8, UTF-16 or UTF-32 with a byte order mark, or Western European text (cp1252). `header` and
     `known` as in `read_table`; `like` is the number format of a model's training table; `note` is
     called with a sentence about every change to the content.
-    ValueError if the text cannot be decoded, a line has too many values, a quote never closes,
-    there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
+    ValueError if the text cannot be decoded, a line has too many values, or a quote never closes;
+    or if there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
     """
     content = _as_utf8(content, where, note)
     content, named = separator_line(content, where, note)

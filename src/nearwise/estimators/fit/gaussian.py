@@ -144,8 +144,8 @@ class _Classes:
     def left_out(self, at: int, block: slice, factor: Floats, log_det: float) -> Floats:
         """Leave-one-out scores of a class for a block of rows.
 
-        Without a row of weight w at offset d from the mean of its class of N rows, the mean moves
-        by w d / (N - w) and the scatter falls by w N / (N - w) d d'.
+        Leave out a row of weight w, at offset d from the mean of its class of N rows. The mean
+        moves by w d / (N - w); the scatter falls by w N / (N - w) d d'.
         """
         keys, weight, codes = self.keys[block], self.weight[block], self.codes[block]
         known = codes >= 0

@@ -292,9 +292,9 @@ def check_nodes(
     """Refuse trees if a walk could leave its arrays or never end.
 
     `roots` (n_trees,) are the numbers of the first nodes, ascending from 0. A leaf has -1 on the
-    left and its leaf number on the right. Raises ValueError if a tree is empty, a child is not
-    larger than its parent or lies in another tree, a feature or leaf number is out of range, or the
-    arrays differ in length.
+    left and its leaf number on the right. Raises ValueError if a tree is empty, or a child
+    is not larger than its parent or lies in another tree; if a feature or leaf number is out of
+    range, or the arrays differ in length.
     """
     n_nodes = len(left)
     if not len(right) == len(feature) == n_nodes:

@@ -63,8 +63,8 @@ class _Labels(Part):
 class Judged(Part):
     """Predictions of rows before their labels were known, one value per row.
 
-    The predicted label, whether it is correct, its probability (`confidence`), the probability of
-    the true label (0 for a new class), the out-of-distribution p-value among `n_known` rows, and
+    The predicted label, whether it is correct, its probability (`confidence`); the probability of
+    the true label (0 for a new class); the out-of-distribution p-value among `n_known` rows; and
     whether the 90 % set contains the true label. The last three are None with too few calibration
     rows.
     """

@@ -17,7 +17,7 @@ def stratified_sample(
     The remaining keys are split, in order of positions, into strata of lengths that differ by at
     most one; a key of a stratum of c is drawn with probability 1 / c and represents all c. So the
     sum of ``count * f(position)`` is an unbiased estimate of the sum of f over all remaining keys
-    (Horvitz and Thompson), and equal to it if every stratum has one key.
+    (Horvitz and Thompson). It is that sum if every stratum has one key.
 
     `chosen` (..., K) holds distinct positions, -1 in empty slots. ``jitter=False`` takes the middle
     of every stratum: the same at every call, no longer unbiased. Returns positions and counts (...,

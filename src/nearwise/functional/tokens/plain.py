@@ -178,8 +178,8 @@ def _all_scores(tokens: Tokens) -> Tensor:
 def _distances(query: Tensor, key: Tensor) -> Tensor:
     """Distances (B, H, N, M) of all pairs, at least float32, computed from differences.
 
-    Squared lengths would be faster, but lose precision for near pairs unless the origin is near,
-    and a chosen origin would depend on keys that a query may not attend to.
+    Squared lengths would be faster, but lose precision for near pairs unless the origin is near.
+    A chosen origin would depend on keys that a query may not attend to.
     """
     dtype = at_least_single(query).dtype
     query, key = at_least_double(query), at_least_double(key)

@@ -35,8 +35,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Names; peers, higher-peers and foundation-models stand for all of a kind. "
-            "Default: attention and the peers that are installed.",
+            help="Method names or groups: peers, higher-peers, foundation-models. "
+            "Default: attention and the installed peers.",
         ),
     ] = None,
     noise: Annotated[
@@ -50,8 +50,8 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Checkpoints of tabicl, tabpfn or lightpfn: NAME=PATH, or a folder of files named "
-            "after them. May be repeated; nothing is downloaded.",
+            help="Checkpoints of tabicl, tabpfn or lightpfn: NAME=PATH, or a folder of files with "
+            "these names. May be repeated; nothing is downloaded.",
         ),
     ] = None,
     data_root: DataRootOption = None,
@@ -59,14 +59,14 @@ def compare(
 ) -> None:
     """Compare methods on the same splits: means with intervals, paired differences, a report.
 
-    Writes records.jsonl (a line for each data set, method and seed), tables as Markdown, LaTeX,
-    CSV and JSON, and report.html. Every finished line is kept: stop it, run it again, and it goes
-    on from there.
+    Writes records.jsonl, with one line per data set, method and seed. Also writes report.html, and
+    tables as Markdown, LaTeX, CSV and JSON. Finished lines are kept: a stopped run continues if
+    the command is run again.
 
-    Quality is shown beside its cost: seconds to fit, microseconds per row of a batch, milliseconds
-    for one row, megabytes of the stored model. The group higher-peers is tuned, bagged and tempered
-    (LightGBM and CatBoost with 30 trials, RealMLP, TabM, xRFM, a stack, the base without
-    neighbors): minutes on a table of a thousand rows.
+    Cost stands beside quality: seconds per fit, microseconds per row of a batch, milliseconds for
+    one row, megabytes of the saved model. The methods of higher-peers are tuned, bagged and
+    temperature-scaled. They are LightGBM and CatBoost with 30 trials, RealMLP, TabM, xRFM, a stack,
+    and the base without neighbors. They take minutes on a table of a thousand rows.
 
     [bold]Examples[/bold]
       nearwise compare digits wine-red --seeds 0-4 --out runs/first
@@ -110,10 +110,10 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split and the methods.")] = 0,
     quiet: QuietOption = False,
 ) -> None:
-    """Train on handwritten digits, compare, and write a report: a first look in a minute.
+    """Compare methods on handwritten digits and write a report, in about a minute.
 
-    Uniform, distance-weighted and attention k-NN and plain baselines on the same split of
-    scikit-learn's digits. The report is one HTML page that needs no network: comparison,
+    Uniform, distance-weighted and attention k-NN and simple baselines get the same split of
+    scikit-learn's digits. The report is one HTML page that needs no network. It has the comparison,
     reliability diagrams, training curves, and wrong and uncertain digits with their neighbors.
 
     [bold]Examples[/bold]

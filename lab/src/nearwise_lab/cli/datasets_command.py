@@ -21,15 +21,15 @@ def datasets(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="One data set, a file, or a folder of images; shows more about it.",
+            help="A data set, a file or a folder of images to describe.",
         ),
     ] = None,
     data_root: DataRootOption = None,
 ) -> None:
-    """List the data sets that 'nearwise compare' has by name, or describe one.
+    """List the data sets that 'nearwise compare' takes by name, or describe one.
 
-    Sets that need files are searched for in the data root, then in the cache; only describing one
-    by name downloads it.
+    Files of a data set are searched for in the data root, then in the cache. A data set that is
+    described by name is downloaded if it is not there.
 
     [bold]Examples[/bold]
       nearwise datasets

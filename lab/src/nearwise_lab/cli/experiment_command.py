@@ -42,7 +42,7 @@ def experiment(
         ],
         typer.Argument(
             metavar="NAME",
-            help="main, weights, weights-noise, weights-tail (all three of v1 alone), k-sweep, "
+            help="main, weights, weights-noise, weights-tail (these three for v1 only), k-sweep, "
             "label-noise, long-tail, efficiency, theory, ablation or all.",
         ),
     ],
@@ -65,8 +65,8 @@ def experiment(
             "-p",
             metavar="NAME",
             help=(
-                "v0.1 to v0.6: the study as described, defects included; v0.5-notebook, "
-                "v0.6-notebook: as its notebook ran; v1: the corrected method."
+                "v0.1 to v0.6: the study as described, with its defects; v0.5-notebook, "
+                "v0.6-notebook: as in its notebook; v1: the corrected method."
             ),
         ),
     ] = "v1",
@@ -83,17 +83,17 @@ def experiment(
         str | None,
         typer.Option(
             metavar="PATTERN",
-            help="Run only the rows with such names, as in '*human-worse*' or 'k = 5, *'; "
-            "a pattern that matches none lists them.",
+            help="Run only rows with matching names, such as '*human-worse*' or 'k = 5, *'. "
+            "A pattern without a match lists the names.",
         ),
     ] = None,
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Run an experiment of the original study, as it was or corrected.
+    """Run an experiment of the original study, as published or corrected.
 
-    Writes records.jsonl, predictions and curves, and the report. Every finished row and epoch is
-    kept: stop it, run it again, and it goes on from there. Several experiments, presets and data
+    Writes records.jsonl, predictions and curves, and the report. Finished rows and epochs are kept:
+    a stopped run continues if the command is run again. Several experiments, presets and data
     sets may share a folder.
 
     [bold]Examples[/bold]

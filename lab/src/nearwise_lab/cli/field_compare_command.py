@@ -39,8 +39,8 @@ def compare(
     context: Annotated[
         str | None,
         typer.Option(
-            help="What encoders are shown: full, 0.2 (of the pixels, different in each "
-            "image), 0.2:fixed, 0.2:batch; separated by commas. Default: full,0.2."
+            help="Pixels that encoders read: full, 0.2 (a share, drawn per image), 0.2:fixed, "
+            "0.2:batch; separated by commas. Default: full,0.2."
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds: 0-2, or 0,2,7.")] = "0",
@@ -52,15 +52,15 @@ def compare(
     ] = None,
     arms: Annotated[
         str | None,
-        typer.Option(help="Only these: pixels, sparse, full, full+nce, sparse+nce, random."),
+        typer.Option(help="Only these of pixels, sparse, full, full+nce, sparse+nce, random."),
     ] = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
             "--also",
             metavar="NAME=ENCODER",
-            help="One more encoder: a saved model, a transformers model, module:function. May be "
-            "repeated.",
+            help="Another encoder: a saved model, a transformers model, or module:function. May "
+            "be repeated.",
         ),
     ] = None,
     limit: Annotated[
@@ -73,8 +73,8 @@ def compare(
         str,
         typer.Option(
             metavar="N|auto",
-            help="Processes that train and probe side by side; auto: as many as there are "
-            "processors, and one on a GPU.",
+            help="Parallel processes for training and probing. auto: one per processor; one on a "
+            "GPU.",
         ),
     ] = "auto",
     config: ConfigOption = None,
@@ -82,13 +82,13 @@ def compare(
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train what is missing, then compare frozen representations.
+    """Compare frozen representations with probes; models that are missing are trained first.
 
-    Original pixels, neural fields trained four ways (from all pixels or a share of them, with and
-    without a contrastive term, all for as many steps), and an untrained field: k-NN, attention,
-    linear and transformer probes read each from every context. Writes report.html and .pdf,
-    results.md, .tex, .csv and .json, and figures/. What is finished is kept: stop it, run it
-    again, and it goes on.
+    The encoders are the original pixels, neural fields trained in four ways, and an untrained
+    field. The four ways: from all pixels or a share of them, with and without a contrastive term,
+    with as many steps each. k-NN, attention, linear and transformer probes read each encoder from
+    every context. Writes report.html and .pdf, results.md, .tex, .csv and .json, and figures/.
+    Finished parts are kept: a stopped run continues if the command is run again.
 
     [bold]Examples[/bold]
       nearwise field compare --out runs/digits

@@ -22,13 +22,11 @@ _SMALL_IMAGE = 10  # pixels; up to here the preset for digits does
 
 @lab_command
 def train(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder that models are kept in.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the models.")],
     objective: Annotated[
         Literal["reconstruction", "sparse", "nce", "sparse-nce"],
         typer.Option(
-            help="What is learned; nce goes on from a model without it, found or trained first."
+            help="Training objective. nce starts from a model without it, found or trained first."
         ),
     ] = "reconstruction",
     dataset: Annotated[
@@ -50,14 +48,14 @@ def train(
     finetune_epochs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Epochs of the second stage, where there is one. Default: the preset's."
+            min=1, help="Epochs of the second stage, if there is one. Default: the preset's."
         ),
     ] = None,
     control: Annotated[
         bool,
         typer.Option(
             "--control",
-            help="Add a second stage without nce: the control that takes as many steps.",
+            help="Add a second stage without nce, with as many steps: the control of nce.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, batches and contexts.")] = 0,
@@ -72,12 +70,12 @@ def train(
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train a neural field: a Perceiver autoencoder that reads an image into tokens.
+    """Train a neural field: a Perceiver autoencoder that encodes an image as tokens.
 
     Writes the model, its history and two figures: the learning curve, and reconstructions from
-    all and from some of the pixels. No label is used; validation images are only measured, test
-    images never. Stop it and run it again: it goes on from the last epoch. What is there already is
-    found by what is saved in the models, whatever their folders are called.
+    all and from some of the pixels. No labels are used. Validation images are only measured, test
+    images not used. A stopped run continues from the last epoch if the command is run again. Saved
+    models are found by their settings, under any folder name.
 
     [bold]Examples[/bold]
       nearwise field train --objective sparse --out runs/fields

@@ -17,8 +17,8 @@ DataRootOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Where data sets lie (default: the NEARWISE_DATA variable, then the cache, then a "
-        "download).",
+        help="Folder of data sets. Default: the NEARWISE_DATA variable, then the cache, then a "
+        "download.",
     ),
 ]
 ConfigOption = Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")]

@@ -28,7 +28,7 @@ def probe(
         typer.Argument(
             metavar="ENCODER",
             help="pixels, patches:4, points, random:PRESET, hf:NAME[@REVISION], a model's "
-            "folder, a file of features (npy, npz), or MODULE:FUNCTION; several, separated by "
+            "folder, a file of features (npy, npz), or MODULE:FUNCTION. Separate several by "
             "commas.",
         ),
     ],
@@ -36,7 +36,7 @@ def probe(
         str,
         typer.Argument(
             metavar="DATASET",
-            help="Images, or ready embeddings: a name ('nearwise datasets'), or a folder.",
+            help="Images or ready embeddings: a name ('nearwise datasets') or a folder.",
         ),
     ],
     probes: Annotated[
@@ -45,7 +45,7 @@ def probe(
             "--probes",
             "-p",
             metavar="NAMES",
-            help="Which probes, by name; the others are compared with the first.",
+            help="Names of probes; the first is the baseline of the others.",
         ),
     ] = "knn,attention,linear",
     pools: Annotated[
@@ -61,17 +61,17 @@ def probe(
         typer.Option(
             "--context",
             metavar="LIST",
-            help="full; 0.2 of the pixels of each image; 0.2:fixed, the same for all.",
+            help="full; 0.2: a share of the pixels, drawn per image; 0.2:fixed: the same for all.",
         ),
     ] = "full",
     draws: Annotated[int, typer.Option(min=1, help="Draws of a partial context.")] = 1,
     seeds: Annotated[str, typer.Option(help="Seeds of the probes: 0-2, or 0,3.")] = "0",
-    split_seed: Annotated[int, typer.Option(min=0, help="Seed of the split into parts.")] = 0,
+    split_seed: Annotated[int, typer.Option(min=0, help="Seed of the data split.")] = 0,
     limit: Annotated[
         str | None,
         typer.Option(metavar="TRAIN,TEST", help="Maximum number of rows, such as 5000,2000."),
     ] = None,
-    views: Annotated[int, typer.Option(min=1, help="Views of each training image.")] = 1,
+    views: Annotated[int, typer.Option(min=1, help="Augmented views per training image.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="Folder for records, features, figure."),
@@ -80,13 +80,13 @@ def probe(
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Freeze an encoder and measure what its features hold, probe by probe.
+    """Measure the features of a frozen encoder with several probes.
 
     Probes: knn, knn-20, knn-softmax, knn-distance, knn-euclidean, knn-val, attention,
     attention-features, linear, mlp, transformer, transformer-small, attentive-pooling. All are
-    fitted on the same features; choices are made on validation rows, which k-NN, attention and
-    linear probes then learn from, too; the test rows are read once. With --out, features and
-    finished records are kept: run it again and it resumes; other encoders and probes join them.
+    fitted on the same features and tuned on validation rows. k-NN, attention and linear probes are
+    then refitted with the validation rows. Test rows are used once. With --out, features and
+    records are kept: a stopped run continues, and other encoders and probes are added.
 
     [bold]Examples[/bold]
       nearwise probe pixels,patches:4 digits-images --pool flatten

@@ -28,12 +28,11 @@ def report(
     title: Annotated[str | None, typer.Option(help="Heading of the report.")] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Render the report of a results folder again, from its records alone.
+    """Render the report of a results folder again, from its records.
 
-    Writes report.html (one page that needs no network), report.pdf, and all tables as results.md,
-    .tex, .csv and .json beside the records, which are never changed; figures/ gets every figure as
-    PDF, SVG and PNG. A folder of experiments gets the verdict on every claim, computed from the
-    records; what was not run is left out.
+    Writes report.html (one page that needs no network) and report.pdf. All tables become
+    results.md, .tex, .csv and .json, all figures PDF, SVG and PNG files in figures/. Records do not
+    change. For experiments, the report has a verdict for each claim whose experiment was run.
 
     [bold]Examples[/bold]
       nearwise report runs/replay

@@ -26,15 +26,13 @@ def bench(
     ] = 9,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="NAME,NAME", help="Layers beside dense attention; default all."),
+        typer.Option(metavar="NAME,NAME", help="Layers beside dense attention. Default: all."),
     ] = None,
     dim: Annotated[int, typer.Option(help="Width of a token.")] = 192,
     heads: Annotated[int, typer.Option(help="Heads; must divide the width.")] = 3,
     batch: Annotated[
         int | None,
-        typer.Option(
-            help="Sequences per batch; default 8, fewer for long ones (2,048 tokens in all)."
-        ),
+        typer.Option(help="Sequences per batch. Default: 8, or fewer, up to 2,048 tokens in all."),
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "float64"], typer.Option(help="Precision.")
@@ -43,17 +41,17 @@ def bench(
         Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")
     ] = "auto",
     threads: Annotated[int, typer.Option(help="Threads on a CPU.")] = 1,
-    repeats: Annotated[int, typer.Option(help="Rounds in which layers take turns.")] = 15,
+    repeats: Annotated[int, typer.Option(help="Rounds; each times every layer once.")] = 15,
     memory: Annotated[
-        bool, typer.Option("--memory/--no-memory", help="Peak memory, in processes of their own.")
+        bool, typer.Option("--memory/--no-memory", help="Measure peak memory, in own processes.")
     ] = True,
     quiet: QuietOption = False,
 ) -> None:
-    """Time every attention layer against PyTorch's own, and measure its memory.
+    """Measure time and memory of every attention layer, compared with PyTorch's.
 
-    Each layer is timed between its projections, all in turn; ratios are to MultiHeadAttention,
-    which is torch's scaled_dot_product_attention between the same projections. One CPU thread is
-    timed by processor time, which other programs hardly change.
+    Layers are timed in turn, with their projections. Ratios are to MultiHeadAttention: torch's
+    scaled_dot_product_attention with the same projections. A single CPU thread is timed by
+    processor time, which other programs hardly change.
 
     [bold]Examples[/bold]
       nearwise vit bench

@@ -39,7 +39,7 @@ vit = typer.Typer(
     cls=VitGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Vision transformers whose tokens attend to their nearest tokens.",
+    help="Vision transformers with attention to nearest tokens: train, time, count FLOPs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

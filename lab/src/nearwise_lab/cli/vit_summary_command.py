@@ -18,10 +18,10 @@ from nearwise_lab.nn.vit_summary import ModelSummary, PartSummary, summarize
 
 HELP = """Count the parameters of a vision transformer and its FLOPs for one image.
 
-Takes the flags of 'nearwise vit train' that shape the model; --layer may name several, or be
-"all". FLOPs are those of linear layers, attention and convolutions, as published numbers are; a
-multiply-add is two. Convolutions over neighbors, which profilers leave out, count too; biases,
-norms, activations and the selection of the nearest do not.
+Takes the flags of 'nearwise vit train' that shape the model; --layer takes several names, or
+"all". FLOPs are those of linear layers, attention and convolutions, as in published numbers; a
+multiply-add is two. Convolutions over neighbors, which profilers omit, count too. Biases, norms,
+activations and the neighbor search do not.
 
 [bold]Examples[/bold]
   nearwise vit summary

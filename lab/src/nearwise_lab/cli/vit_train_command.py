@@ -19,15 +19,15 @@ from nearwise_lab.cli.vit_flags import checked, settings_command
 from nearwise_lab.experiments.vit.outputs import epoch_line
 from nearwise_lab.experiments.vit.settings import VitSettings
 
-HELP = """Train a vision transformer whose tokens attend by any layer, or evaluate one.
+HELP = """Train or evaluate a vision transformer with any of the lab's attention layers.
 
-Takes the flags of the published ConvNN code by their names and defaults, with underscores or \
-dashes; switches as --augment, --no-augment or --augment True. Images stay on the device. Writes \
+Flags have the names and defaults of the published ConvNN code, with underscores or dashes. \
+Switches are --augment, --no-augment or --augment True. Images stay on the device. Writes \
 args.txt, model.txt, train_eval_results.txt, epochs.jsonl, summary.json, curves.png and the model \
-to --output-dir. Every epoch is kept: stop it, run it again, and it goes on from there.
+to --output-dir. A stopped run continues from the last epoch if the command is run again.
 
-The test images decide nothing: the model of the last epoch counts, or with --validation that of \
-the best one on images kept from training.
+Test images choose nothing. The result is the model of the last epoch. With --validation it is \
+the model of the best epoch on held-out training images.
 
 [bold]Examples[/bold]
   nearwise vit train --dataset digits --resize 0 --patch-size 2 --num-epochs 20

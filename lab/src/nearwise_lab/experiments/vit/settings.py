@@ -58,7 +58,7 @@ class VitSettings(BaseModel):
 
     recipe: Literal["default", "published"] = _model(
         "default",
-        "What settings are where they are not given: published is as in the published tables.",
+        "Settings that are not given; published: as in the published tables.",
     )
     patch_size: int = _model(16, "Side of a patch in pixels.", ge=1)
     num_layers: int = _model(12, "Layers of the encoder.", ge=1)
@@ -71,18 +71,18 @@ class VitSettings(BaseModel):
         0.0, "Stochastic depth of the last layer, from 0 at the first.", ge=0, lt=1
     )
     pooling: Pooling = _model(
-        "token", "What is classified: the class token, or the mean of the patches."
+        "token", "Input of the classifier: the class token, or the mean of the patches."
     )
     class_token: Literal["global", "local"] = _model(
         "global",
-        "KNNAttention, ConvNNAttention, NeighborhoodAttention: whether class token and registers "
-        "are in reach of every token and in every draw, or the first tokens of the line.",
+        "KNNAttention, ConvNNAttention, NeighborhoodAttention: class token and registers. global: "
+        "candidates for every token. local: ordinary tokens at the start of the sequence.",
     )
-    positions: Positions = _model("learned", "How positions of tokens are encoded.")
+    positions: Positions = _model("learned", "Positional encoding of tokens.")
     num_registers: int = _model(0, "Learned tokens beside the class token.", ge=0)
-    patch_norm: bool = _model(False, "LayerNorm where patches become tokens.")
+    patch_norm: bool = _model(False, "LayerNorm in the patch embedding.")
     final_norm: bool = _model(True, "LayerNorm before the tokens are pooled.")
-    init: Init = _model("truncated-normal", "First weights: of deviation 0.02, or torch's own.")
+    init: Init = _model("truncated-normal", "Initial weights: deviation 0.02, or torch's default.")
 
     layer: str = _attention(
         "Attention",
@@ -91,19 +91,19 @@ class VitSettings(BaseModel):
         "TokenConvolution.",
     )
     convolution_type: Convolution = _attention(
-        "depthwise", "ConvNN: how the ranks of neighbors are mixed."
+        "depthwise", "ConvNN: convolution over the ranked neighbors."
     )
     softmax_topk_val: bool = _attention(True, "ConvNN: softmax over the top-K scores.")
     K: int = _attention(9, "Neighbors, or the kernel size of NeighborhoodAttention.", ge=1)
     sampling_type: Literal["all", "random", "line", "grid", "spatial"] = _attention(
         "all",
-        "Which tokens may be neighbors: all, some at random, evenly along the sequence, or an even "
-        "grid of them; spatial is the published name of grid.",
+        "Candidate neighbors: all tokens, a random sample, evenly spaced ones (line), or an even "
+        "grid. spatial is the published name of grid.",
     )
     num_samples: int = _attention(-1, "Candidates (random, line) or side of the grid; -1 = all.")
     sample_padding: int = _attention(0, "Tokens left out at each edge; line, grid.", ge=0)
-    magnitude_type: TokenMetric = _attention("matmul", "How near two tokens are.")
-    coordinate_encoding: bool = _attention(False, "ConvNN: positions count for neighbors.")
+    magnitude_type: TokenMetric = _attention("matmul", "Similarity or distance of two tokens.")
+    coordinate_encoding: bool = _attention(False, "ConvNN: search with positions too.")
     kernel_size: int = _attention(9, "BranchConv: kernel of the convolution along tokens.", ge=1)
     branch_ratio: float = _attention(
         0.5, "BranchConv, BranchAttention: share of channels for ConvNN.", ge=0, le=1
@@ -116,17 +116,17 @@ class VitSettings(BaseModel):
     sparse_mode: SparseMode = _attention("local", "SparseAttention: its pattern.")
     sparse_context_window: int = _attention(32, "SparseAttention: its width.", ge=1)
     include_self: IncludeSelf = _attention(
-        "candidate", "KNNAttention: whether a token is its own neighbor."
+        "candidate", "KNNAttention: whether a token may be its own neighbor."
     )
     learned_temperature: bool = _attention(False, "KNNAttention: a temperature per head.")
-    null_neighbor: bool = _attention(False, "KNNAttention: a neighbor that carries nothing.")
+    null_neighbor: bool = _attention(False, "KNNAttention: add a learned null neighbor.")
 
     dataset: str = _data(
         "cifar10", "cifar10, cifar100, imagenet, mnist, digits, or a folder of class folders."
     )
     data_path: str = _data(
         "./Data",
-        "Folder of the data sets. Where it is not there: NEARWISE_DATA, the cache, a download.",
+        "Folder of the data sets. If it does not exist: NEARWISE_DATA, the cache, a download.",
     )
     resize: int = _data(224, "Side that images are resized to; 0 keeps their size.", ge=0)
     augment: bool = _data(False, "Random crops and, except for digits, mirroring.")
@@ -136,12 +136,12 @@ class VitSettings(BaseModel):
         0.0, "Largest change of brightness, contrast and saturation.", ge=0, le=1
     )
     rotation: float = _data(0.0, "Largest rotation in degrees.", ge=0, le=180)
-    cutout: int = _data(0, "Side of a square that is blotted out, in pixels.", ge=0)
+    cutout: int = _data(0, "Side of a masked square, in pixels.", ge=0)
     mixup: float = _data(0.0, "MixUp's alpha; 0 switches it off.", ge=0)
     validation: float | None = _data(
         None,
-        "Share of the training images kept for choosing the epoch and the plateau; default 0.1 "
-        "with scheduler plateau, else 0: the last epoch counts.",
+        "Share of training images held out to choose the epoch and detect plateaus. Default: 0.1 "
+        "with scheduler plateau, else 0 (the last epoch).",
         ge=0,
         lt=1,
     )
@@ -156,26 +156,26 @@ class VitSettings(BaseModel):
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = _training(
         "default", "Mode of torch.compile."
     )
-    clip_grad_norm: float = _training(1.0, "Largest norm of the gradient; 0: any.", ge=0)
+    clip_grad_norm: float = _training(1.0, "Maximum norm of the gradient; 0: no limit.", ge=0)
     criterion: Literal["CrossEntropy", "MSE"] = _training("CrossEntropy", "The loss.")
-    label_smoothing: float = _training(0.0, "Share spread over classes.", ge=0, lt=1)
+    label_smoothing: float = _training(0.0, "Label smoothing.", ge=0, lt=1)
     optimizer: Literal["adam", "sgd", "adamw"] = _training("adamw", "The optimizer.")
     lr: float = _training(1e-3, "Learning rate.", gt=0)
     weight_decay: float = _training(1e-6, "Weight decay of matrices; see decay_all.", ge=0)
     decay_all: bool = _training(False, "Decay biases and norms too.")
     momentum: float = _training(0.9, "Momentum of sgd.", ge=0, lt=1)
     scheduler: Literal["step", "cosine", "plateau", "none"] = _training(
-        "none", "How the learning rate falls."
+        "none", "Learning-rate schedule."
     )
     lr_step: int = _training(20, "Epochs between steps of scheduler step.", ge=1)
     lr_gamma: float = _training(0.1, "Factor of scheduler step and plateau.", gt=0, le=1)
-    plateau_patience: int = _training(10, "Epochs that plateau waits for progress.", ge=0)
+    plateau_patience: int = _training(10, "Patience of plateau, in epochs.", ge=0)
     warmup_epochs: float = _training(0.0, "Epochs of linear warm-up.", ge=0)
     ema: float = _training(0.0, "Decay of a moving average of the weights; 0: none.", ge=0, lt=1)
     evaluate_every: int = _training(1, "Epochs between evaluations.", ge=1)
 
     device: Literal["auto", "cpu", "cuda", "mps"] = _output("auto", "auto: a GPU if there is one.")
-    seed: int = _output(0, "Decides weights, batches, augmentation and dropout.", ge=0)
+    seed: int = _output(0, "Random seed of weights, batches, augmentation and dropout.", ge=0)
     output_dir: str | None = _output(
         None, "Folder for everything written; default runs/vit/LAYER-DATASET-SEED."
     )

@@ -71,7 +71,7 @@ class PairedDifference:
         }
 
     def __str__(self) -> str:
-        """Give the difference with its interval, n and verdict in one line."""
+        """Return the difference with its interval, n and verdict in one line."""
         interval = f"[{self.low:+.4g}, {self.high:+.4g}]"
         return f"{self.mean:+.4g} {interval} (n={self.n}, {self.verdict})"
 
@@ -162,7 +162,7 @@ def crossed_difference(differences: npt.ArrayLike) -> PairedDifference:
 
 
 def with_components(mean: float, parts: Sequence[tuple[float, int]], n: int) -> PairedDifference:
-    """Give a mean its 95 % interval from components of its variance, each with its freedom.
+    """Compute the 95 % interval of a mean from variance components and their degrees of freedom.
 
     Student's quantile with Satterthwaite's degrees of freedom; `n` is that of the result.
     """

@@ -58,7 +58,7 @@ def purity_curve(X: Rows, y: npt.ArrayLike | Tensor, n_neighbors: Sequence[int])
 
 
 def _as_rows(X: Rows) -> Tensor:
-    """Take features as a finite float tensor on the device where they are."""
+    """Convert features to a finite float tensor, on their device."""
     if isinstance(X, Tensor):
         rows = X.detach()
     else:

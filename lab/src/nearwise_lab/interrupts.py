@@ -1,4 +1,4 @@
-"""A measurement is whole or not there: Ctrl-C, which a fit answers by stopping early, ends it."""
+"""Measurements are complete or absent: Ctrl-C ends one even if a fit only stops early."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from nearwise.interrupts import watch_interrupt
 
 @contextmanager
 def whole_or_nothing() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` after a block in which Ctrl-C was pressed and handled.
+    """Raise `KeyboardInterrupt` after a block if Ctrl-C was pressed and handled in it.
 
     A fit that was stopped early keeps its best so far. Its numbers would pass for those of a whole
     one, so whoever measures and keeps them does it in this block.

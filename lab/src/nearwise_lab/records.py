@@ -1,4 +1,4 @@
-"""Records of trials, a JSON line each: appended whole, read back, never mixed with others."""
+"""Records of trials, one JSON line each: appended whole, read back, never mixed with others."""
 
 import json
 import os
@@ -109,7 +109,7 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """What makes the row unique in its folder."""
+        """Unique key of the row in its folder."""
         where = (self.experiment, self.preset, self.condition)
         return (self.dataset, self.method, self.seed, self.noise, self.noise_kind, *where)
 
@@ -249,7 +249,7 @@ class RunFolder:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._lock.close()
 
     def _read_settings(self) -> dict[str, dict[str, Any]]:
@@ -278,7 +278,7 @@ class RunFolder:
         values: Mapping[str, Any],
         mine: Callable[[Record], bool] = lambda record: True,
     ) -> None:
-        """Note what decides the rows that `mine` names; refuse other values under the same name.
+        """Bind settings to the rows that `mine` selects; other values under the same name raise.
 
         Other values are taken where none of these rows has succeeded: the failed ones are removed.
         """
@@ -304,7 +304,7 @@ class RunFolder:
         return {r.key for r in self.records if r.status == "ok"}
 
     def append(self, records: Iterable[Record]) -> None:
-        """Add rows, on disk when this returns; the whole goes after its halves."""
+        """Append rows, on disk when this returns; the row of the whole method after its halves."""
         records = list(records)
         append_lines(self.path, map(asdict, records))
         new = {r.key for r in records}
@@ -312,7 +312,7 @@ class RunFolder:
 
 
 def lock_folder(path: Path) -> BinaryIO:
-    """Make a folder this process' alone to write to, until what is returned is closed."""
+    """Lock a folder for writing by this process, until the returned file is closed."""
     path.mkdir(parents=True, exist_ok=True)
     lock = os.fdopen(open_lock(path / LOCK_FILE), "rb+")
     try:
@@ -326,7 +326,7 @@ def lock_folder(path: Path) -> BinaryIO:
 
 
 def _lock(file: Any, *, wait: bool) -> None:
-    """Lock an open file; OSError if another process has it and this one does not wait."""
+    """Lock an open file; OSError if another process holds the lock and `wait` is False."""
     try:
         import fcntl
     except ImportError:  # Windows: no lock, one writer is the user's care

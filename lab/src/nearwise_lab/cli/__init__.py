@@ -1,4 +1,4 @@
-"""The commands of the lab, which ``nearwise`` finds through an entry point."""
+"""The commands of the lab, registered in ``nearwise`` by an entry point."""
 
 import typer
 

@@ -130,7 +130,7 @@ def demo(
 
 
 def _present_methods(wanted: list[str], weights: Collection[str]) -> list[str]:
-    """Replace groups by those of their methods whose packages are here; report which are left out.
+    """Expand groups to their installed methods; report the methods that are left out.
 
     Foundation models are left out where no weights are given, by whatever name they are requested.
     """

@@ -1,4 +1,4 @@
-"""``nearwise datasets``: what the registry has, and what is here."""
+"""``nearwise datasets``: the registered data sets and their files on this machine."""
 
 import warnings
 from typing import TYPE_CHECKING, Annotated, Any

@@ -29,7 +29,7 @@ _PARTS = (
 
 
 def page_writer() -> Callable[..., None]:
-    """Give `write_page`, or raise ImportError where the extra that it needs is missing."""
+    """Return `write_page`; ImportError if the extra that it needs is missing."""
     require_extra("The page of --report", "figures", "matplotlib", of="nearwise-lab")
     return write_page
 
@@ -126,7 +126,7 @@ def _of_classes(
 
 
 def _facts() -> list[tuple[str, str]]:
-    """Return what the numbers were made under."""
+    """Return hardware, versions, command and time of the evaluation."""
     from nearwise.conditions import command_line, hardware, versions
     from nearwise_lab.report.commands import readable_command
 

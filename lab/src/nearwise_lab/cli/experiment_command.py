@@ -182,7 +182,7 @@ def _show_rows(records: "Sequence[Record]") -> None:
 
 
 def _verdicts(out: Path, records: "Sequence[Record]") -> list[str]:
-    """Count what became of the claims, one line per data set and preset of this run."""
+    """Count the verdicts on the claims, one line per data set and preset of this run."""
     from nearwise_lab.report.claims import tally
 
     claims = json.loads((out / "results.json").read_text(encoding="utf-8"))["claims"]

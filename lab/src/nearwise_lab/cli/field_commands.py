@@ -1,4 +1,4 @@
-"""``nearwise field``: neural fields of images, and what they represent."""
+"""``nearwise field``: neural fields of images, and their representations."""
 
 import typer
 

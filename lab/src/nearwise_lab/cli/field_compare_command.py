@@ -1,4 +1,4 @@
-"""``nearwise field compare``: what frozen representations hold, read by one suite of probes."""
+"""``nearwise field compare``: frozen representations, compared with one set of probes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -149,7 +149,7 @@ def _settings(
 
 
 def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
-    """Load encoders that were named beside the study's own."""
+    """Load the encoders of --also, in addition to the study's own."""
     from nearwise_lab.probing import StoredFeatures, open_encoder
 
     found: dict[str, Encoder] = {}

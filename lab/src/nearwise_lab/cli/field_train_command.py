@@ -167,7 +167,7 @@ _COLUMNS = (
 
 
 def _show(run: "FieldRun") -> None:
-    """Show what was reached, one row per stage."""
+    """Show the last metrics of each stage, one row per stage."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""What commands of the lab share: the extra that they need, and the option of the data root."""
+"""Parts common to the lab's commands: the required extra, and the data-root option."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ NAMED = 3  # methods named of those that failed for one reason
 
 
 def refuse_failed(records: "Sequence[Record]") -> None:
-    """Raise ValueError where rows failed: how many, of which methods, by their reason."""
+    """Raise ValueError if rows failed, with counts and methods by reason."""
     failed = [record for record in records if record.status == "failed"]
     groups: dict[str, list[str]] = {}
     for record in failed:

@@ -1,4 +1,4 @@
-"""``nearwise probe``: what frozen features of an encoder hold, probe by probe."""
+"""``nearwise probe``: frozen features of an encoder, measured with several probes."""
 
 import json
 from pathlib import Path
@@ -250,7 +250,7 @@ def _difference_words(row: dict[str, Any]) -> str:
 
 
 def _write(out: Path, baseline: str, quiet: bool) -> None:
-    """Write differences, what the run was made with, and the figure beside the records.
+    """Write differences, conditions of the run, and the figure beside the records.
 
     Both are of all records of the folder, also those of earlier runs.
     """

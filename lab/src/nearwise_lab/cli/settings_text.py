@@ -1,4 +1,4 @@
-"""Settings, seeds and data sets, as the lab's commands are given them."""
+"""Parse settings, seeds and data sets from the command line of the lab."""
 
 import os
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
 def change_settings(
     settings: dict[str, Any], option: str, texts: Iterable[str] | None
 ) -> dict[str, Any]:
-    """Give settings changed by texts such as "epochs=5"; "field.lr=0.001" changes one in a dict."""
+    """Return settings changed by texts such as "epochs=5"; "field.lr=0.001" is a nested key."""
     changed = dict(settings)
     for key, value in parse_settings(option, texts).items():
         *path, last = key.split(".")
@@ -59,7 +59,7 @@ def parse_limit(text: str) -> tuple[int, int]:
 
 
 def paths_among(*datasets: str) -> list[str]:
-    """Give the files of "FILE:TARGET", and folders; a name alone is a known data set."""
+    """Return the files of "FILE:TARGET", and folders; a name alone is a registered data set."""
     files = [dataset.rpartition(":")[0] or dataset for dataset in datasets]
     known = [":" not in dataset and os.sep not in dataset for dataset in datasets]
     return [file for file, is_name in zip(files, known, strict=True) if not is_name]

@@ -96,7 +96,7 @@ def bench(
 def _table(
     times: "dict[str, dict[Any, LayerTime]]", peaks: dict[str, dict[Any, float]], title: str
 ) -> "rich.table.Table":
-    """Lay out times, their ratios to those of dense attention, the first, and memory."""
+    """Tabulate times, their ratios to dense attention (the first row), and memory."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""``nearwise vit``: vision transformers whose tokens attend to their nearest tokens."""
+"""``nearwise vit``: vision transformers with attention to the nearest tokens."""
 
 from importlib import import_module
 from typing import Any
@@ -14,7 +14,7 @@ _MADE = ("train", "summary")
 
 
 class VitGroup(TyperGroup):
-    """Commands of `nearwise vit`, some of which are made only when they are requested.
+    """Commands of `nearwise vit`, with lazy creation of "train" and "summary".
 
     The options of ``train`` and ``summary`` come from settings that need torch, which ``nearwise
     --help`` shall not wait for.

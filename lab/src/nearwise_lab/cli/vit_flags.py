@@ -20,14 +20,14 @@ Run = Callable[[dict[str, Any], set[str], bool], None]
 
 
 class SettingsCommand(TyperCommand):
-    """A command whose options may be written as scripts for argparse write them.
+    """A command that also accepts options as argparse scripts write them.
 
     ``--d_hidden`` is ``--d-hidden``; a switch may be followed by True or False; a name that never
     existed gets an error with the right one.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments after writing them the usual way."""
+        """Parse arguments after rewriting them to the usual form."""
         switches = {
             name
             for parameter in self.params
@@ -84,7 +84,7 @@ def checked(values: dict[str, Any], command: str) -> VitSettings:
 
 
 def settings_command(name: str, run: Run, settings: type[BaseModel], help_text: str) -> Any:
-    """Make a command with an option for every setting, which has its panel of the help as extra.
+    """Make a command with one option per setting, in help panels named by their extra "panel".
 
     It calls ``run(values, given, quiet)``: settings that were given or read from a file, the names
     of those, and whether to show no progress. Its errors are reported, as those of the file are.

@@ -1,4 +1,4 @@
-"""Data sets by name, found or downloaded; what experiments, benchmarks and the demo read."""
+"""Data sets by name, found or downloaded, for experiments, benchmarks and the demo."""
 
 from nearwise_lab.data.describe import DatasetSummary, describe_dataset
 from nearwise_lab.data.human import load_human_labels

@@ -1,4 +1,4 @@
-"""Embeddings in an npz file: which arrays are features, which labels, which the test part."""
+"""Embeddings in an npz file: detection of features, labels and test part."""
 
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def _joined(arrays: Arrays, first: str, second: str, where: str) -> NDArray[np.f
 
 
 def _as_features(values: NDArray[np.generic], where: str) -> NDArray[np.float32]:
-    """Return numbers of shape (n_rows, n_dims) as float32; ValueError if they are no such."""
+    """Return numbers of shape (n_rows, n_dims) as float32; ValueError for any other array."""
     if values.ndim != 2 or values.dtype.kind not in "fiub":
         raise ValueError(
             f"{where} has shape {values.shape} and type {values.dtype}; features are numbers of "

@@ -105,7 +105,7 @@ def locate(
 
 
 def find_root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
-    """Return the data root (None where none is set) and what to call it.
+    """Return the data root (None if none is set) and its name in messages.
 
     Raises NotADirectoryError if `data_root` is given and is not a folder.
     """
@@ -149,7 +149,7 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
 
 
 def _copy(url: str, file: BinaryIO) -> str:
-    """Copy `url` into a file and return the sha256 of what was written."""
+    """Copy `url` into a file and return the sha256 of the content."""
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
         while chunk := reply.read(_CHUNK_BYTES):
@@ -163,7 +163,7 @@ def _copy(url: str, file: BinaryIO) -> str:
 
 
 def warn_if_other_size(name: str, seen: int, official: int, paths: Sequence[Path]) -> None:
-    """Warn where a registered set has another number of rows than the official files give."""
+    """Warn if a registered set has a number of rows other than the official one."""
     if seen != official:
         warn_of_other(name, f"has {seen:,} rows, the official files give {official:,}", paths)
 

@@ -22,7 +22,7 @@ _UNSIGNED_BYTES = 0x08
 
 @dataclass(frozen=True)
 class IdxFiles:
-    """The names of the images and the labels file of each part; without .gz they do as well."""
+    """File names of the images and labels of each part; names without .gz work as well."""
 
     files: Mapping[str, Iterable[str]]
 
@@ -163,7 +163,7 @@ class ParquetShards:
     def _images(
         self, paths: tuple[Path, ...], n: int, codes: NDArray[np.int64]
     ) -> Iterator[Encoded]:
-        """Give the images one by one and write their class numbers into `codes`."""
+        """Yield the images one by one and write their class numbers into `codes`."""
         done = 0
         for path in paths:
             contents, labels = self._columns(path)

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def _cached(name: str, files: Sequence[Path], make: Callable[[], Rows]) -> Rows:
-    """Give what `make` does, from the cache where these very files were decoded before.
+    """Return the result of `make`, cached by the content of the files.
 
     A copy that is damaged is remade; one that cannot be written is done without.
     """
@@ -59,7 +59,7 @@ def _cached(name: str, files: Sequence[Path], make: Callable[[], Rows]) -> Rows:
 
 
 def cached_path(name: str, files: Sequence[Path]) -> Path:
-    """Return where the decoded copy of these files lies, or would lie; its key is their sha256."""
+    """Return the path of the decoded copy of these files, keyed by sha256; it need not exist."""
     key = hashlib.sha256(_VERSION)
     for file in files:
         with file.open("rb") as stream:
@@ -266,7 +266,7 @@ def _check_content(
     spec: ImageSet, part: Part, X: Images, codes: NDArray[np.int64], paths: tuple[Path, ...],
     *, whole: bool,
 ) -> None:  # fmt: skip
-    """Compare pixels and labels with the published ones, as far as these are known."""
+    """Compare pixels and labels with the published checksums, if these are known."""
     known = spec.known[part]
     n = known.checked_rows
     differs = bool(n) and len(X) >= n and content_digest(X[:n], codes[:n]) != known.sha256

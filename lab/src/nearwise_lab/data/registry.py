@@ -36,7 +36,7 @@ _CIFAR10_FEATURES = DataFile(
 
 @dataclass(frozen=True)
 class _UciSet:
-    """Files of a UCI set, how to read them, and how many rows the official files give."""
+    """Files of a UCI set, their reader, and the official number of rows."""
 
     files: tuple[DataFile, ...]
     read: Callable[[Sequence[Path]], uci.Table]

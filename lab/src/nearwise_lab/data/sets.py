@@ -33,7 +33,7 @@ CIFAR100_CLASSES = (
 
 @dataclass(frozen=True)
 class Known:
-    """What the official rows of a part are: how many, and the sha256 of the first `checked_rows`.
+    """Number of official rows of a part, and the sha256 of the first `checked_rows`.
 
     The sum is of their pixels (row after row, height x width x channels), then of their class
     numbers, one byte each: the same for every form of the files.

@@ -1,4 +1,4 @@
-"""Which images a model was trained on: a digest of each, kept in the model's folder."""
+"""Digests of the images that a model was trained on, saved in the model's folder."""
 
 import hashlib
 import io
@@ -17,7 +17,7 @@ TRAINED_ON = "trained_on.npy"
 
 
 def image_digests(images: Any) -> Digests:
-    """Give a number for every image that another image does not have, by its pixels alone.
+    """Hash each image, by its pixels alone.
 
     Returns `digests`, uint64 ndarray of shape (n,): the first 8 bytes of SHA-256.
 
@@ -36,14 +36,14 @@ def image_digests(images: Any) -> Digests:
 
 
 def keep_digests(folder: str | os.PathLike[str], images: Any) -> None:
-    """Note in a model's folder which images it was trained on."""
+    """Save digests of the training images in a model's folder."""
     buffer = io.BytesIO()
     np.save(buffer, np.unique(image_digests(images)))
     write_whole(Path(folder) / TRAINED_ON, buffer.getvalue())
 
 
 def kept_digests(folder: str | os.PathLike[str]) -> Digests | None:
-    """Read what `keep_digests` noted; None where nothing was."""
+    """Load the digests saved by `keep_digests`; None if there are none."""
     path = Path(folder) / TRAINED_ON
     if not path.is_file():
         return None

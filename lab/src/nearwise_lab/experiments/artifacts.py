@@ -1,4 +1,4 @@
-"""What is kept beside the records so that figures can be drawn later without fitting again."""
+"""Files saved beside the records, so that figures can be drawn later without refitting."""
 
 import io
 import json
@@ -18,7 +18,7 @@ FLOAT32_CELLS = 1_000_000
 
 
 def record_path(folder: str | Path, record: Record, what: str, suffix: str) -> Path:
-    """Where an artifact of a record lies: folder/what/dataset/method-seedN.suffix.
+    """Path of an artifact of a record: folder/what/dataset/method-seedN.suffix.
 
     Rows of an experiment have a folder for each preset, experiment and condition.
     """
@@ -32,7 +32,7 @@ def record_path(folder: str | Path, record: Record, what: str, suffix: str) -> P
 
 
 def keep_json(folder: str | Path, record: Record, what: str, value: Any) -> None:
-    """Keep JSON beside a record, such as its training curves."""
+    """Save JSON beside a record, such as its training curves."""
     save_json(record_path(folder, record, what, "json"), value)
 
 
@@ -59,7 +59,7 @@ def save_predictions(path: Path, predictions: Predictions) -> None:
 
 
 def load_predictions(path: Path) -> Predictions | None:
-    """Read predictions; None where they were not kept. ValueError names a damaged file."""
+    """Read predictions; None if they were not saved."""
     if not path.exists():
         return None
     try:
@@ -81,7 +81,7 @@ def save_json(path: Path, value: Any) -> None:
 
 
 def load_json(path: Path) -> Any:
-    """Read JSON; None where it was not kept. ValueError names a damaged file."""
+    """Read JSON; None if it was not saved."""
     if not path.exists():
         return None
     try:

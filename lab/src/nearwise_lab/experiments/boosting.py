@@ -57,7 +57,7 @@ SPACES: dict[str, dict[str, Range]] = {
 
 
 def stopping_splits(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows to fit on and rows to stop on, from class positions (n_rows,).
+    """Rows to fit on, and rows for early stopping, from class positions (n_rows,).
 
     Three stratified folds below 5,000 rows where every class has 3 rows; otherwise 15 % held out,
     stratified where every class has 2 rows.
@@ -103,7 +103,7 @@ class BoostingMember(Peer):
     random_state: int = 0
 
     def fit(self, X: Table, y: np.ndarray, X_val: Any = None, y_val: Any = None) -> Self:
-        """Fit; labels of the rows to stop on, `X_val`, are among those of the others."""
+        """Fit, with early stopping on `X_val`; all its labels must occur in `y`."""
         labels = self._learn_classes(y)
         stops = None if X_val is None else (X_val, np.searchsorted(self.classes_, y_val))
         fit = {"sklearn": self._sklearn, "lightgbm": self._lightgbm, "catboost": self._catboost}
@@ -157,7 +157,7 @@ class BoostingMember(Peer):
 
 @dataclass(eq=False, repr=False)
 class StoppedBoosting(Peer):
-    """Boosting with categories split natively and the number of rounds stopped on log loss.
+    """Boosting with native categorical splits and early stopping on log loss.
 
     Depth, leaves and regularisation have the library's defaults. The rounds, `n_rounds_`, are the
     median over `stopping_splits`; then one model is fitted to all training rows with that many.
@@ -171,7 +171,7 @@ class StoppedBoosting(Peer):
     random_state: int = 0
 
     def fit(self, X: Table, y: Any) -> Self:
-        """Find the rounds, then fit on all rows."""
+        """Choose the number of rounds, then fit on all rows."""
         labels, encoded = self._encode(X, y)
         settings = {"learning_rate": self.learning_rate}
         rounds = [
@@ -252,7 +252,7 @@ class SearchedBoosting(StoppedBoosting):
 
 
 def _stopping_parts(X: Table, labels: np.ndarray, seed: int) -> Iterator[tuple[Any, ...]]:
-    """Rows and labels to fit on and to stop on; the latter of classes among the former alone."""
+    """Training part and early-stopping part, the latter without classes that the former lacks."""
     for rows, held_out in stopping_splits(labels, seed):
         stop = held_out[np.isin(labels[held_out], labels[rows])]  # log loss needs known classes
         yield take_rows(X, rows), labels[rows], take_rows(X, stop), labels[stop]

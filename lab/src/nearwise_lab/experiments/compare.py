@@ -1,4 +1,4 @@
-"""Compare methods on the same splits; every finished row is kept, a killed run goes on."""
+"""Comparison of methods on the same splits; finished rows are kept, stopped runs continue."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,7 +142,7 @@ def bound_rows(dataset: Dataset) -> Binding:
 
 
 def fingerprint(dataset: Dataset) -> dict[str, Any]:
-    """Size and hash of a data set, so that two of one name are distinguished."""
+    """Size and hash of a data set, to distinguish two of one name."""
     digest = hashlib.sha256()
     if isinstance(dataset.X, pd.DataFrame):
         digest.update("\x1f".join(map(str, dataset.X.columns)).encode())
@@ -162,7 +162,7 @@ def fingerprint(dataset: Dataset) -> dict[str, Any]:
 
 
 def _peer_versions() -> dict[str, str]:
-    """Versions of the packages of higher peers that are installed."""
+    """Versions of the installed packages of higher peers."""
     found = {}
     for package in PEER_PACKAGES:
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Neural fields trained stage by stage, kept in a folder, and found again by their descriptions."""
+"""Neural fields trained stage by stage, saved in a folder, and found by their settings."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def stage_configs(
     epochs: int | None = None,
     finetune_epochs: int | None = None,
 ) -> list[FieldConfig]:
-    """Give the settings of stages that follow one another.
+    """Return the settings of consecutive training stages.
 
     `settings` of `FieldConfig` are the same for all; epochs are those of the first stage, and of
     each further one (default: the preset's own). ValueError if a setting does not fit.
@@ -57,7 +57,7 @@ def usual_epochs(preset: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class FieldRun:
-    """A trained field and where it lies.
+    """A trained field and its folder.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ def run_field(
     device: str = "cpu",
     progress: Say = lambda words: None,
 ) -> FieldRun:
-    """Train a field by one stage after the other, or find what was trained before.
+    """Train a field stage by stage, or load the stages that were trained before.
 
     Every stage is a model in a folder of its own, so that two runs that share a stage train it
     once. A run that was broken off goes on from its last epoch.
@@ -135,12 +135,12 @@ def run_field(
 def find_field(
     data: ProbeData, stages: Sequence[FieldConfig], folder: str | Path, *, seed: int = 0
 ) -> FieldRun | None:
-    """Find what `run_field` trained before, from random weights; None if it did not finish."""
+    """Find a field trained earlier by `run_field` from random weights; None if unfinished."""
     return _find(Path(folder), _description(data, stages, seed))
 
 
 def _description(data: ProbeData, stages: Sequence[FieldConfig], seed: int) -> dict[str, Any]:
-    """Return all that decides a field."""
+    """Return all settings that identify a field."""
     channels, height, width = as_images(data.train.images[:1]).shape[1:]
     return {
         "data": digest_of_part(data.train),

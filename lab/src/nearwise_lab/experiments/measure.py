@@ -1,4 +1,4 @@
-"""What a model costs: peak memory of what runs inside a block, time for one row, size on disk."""
+"""Cost of a model: peak memory of a block, time per row, size on disk."""
 
 import ctypes
 import gc
@@ -38,7 +38,7 @@ class PeakMemory:
     mib = 0.0
 
     def __enter__(self) -> Self:
-        """Release what can be released and note the start."""
+        """Free unused memory and record the starting value."""
         gc.collect()
         _trim_heap()
         self._start = self._peak = _resident_bytes()
@@ -64,7 +64,7 @@ class PeakMemory:
 
 
 def one_row_ms(predict: Callable[[int], Any], n_rows: int) -> float:
-    """Median wall milliseconds of ``predict(row)``, which predicts the row at that position.
+    """Median wall milliseconds of ``predict(row)`` for one row, given by its position.
 
     The first of `n_rows` warms up; then up to 20 are timed, in turn, for no more than 2 seconds.
     """

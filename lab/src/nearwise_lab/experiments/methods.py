@@ -32,7 +32,7 @@ Family = Literal["neighbors", "linear", "trees", "boosting", "network", "ensembl
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a factory may use before it gets the data.
+    """Information that a method's factory gets before the data.
 
     `seed` is of everything random, `n_train` and `n_classes` are the sizes of the training part,
     `n_threads` those the method may use, `weights` of a foundation model. Embeddings share one
@@ -48,7 +48,7 @@ class MethodContext:
 
     @property
     def units(self) -> Literal["columns", "overall"]:
-        """How a `FeatureEncoder` scales."""
+        """Scaling mode of a `FeatureEncoder`."""
         return "columns" if self.kind == "table" else "overall"
 
     @property
@@ -121,7 +121,7 @@ class Method:
 
 
 def weights_wanted(name: str) -> str:
-    """Report how the checkpoint of a foundation model is given."""
+    """Return a hint how to pass the checkpoint of a foundation model."""
     return (
         f"needs a checkpoint on this machine: --peer-weights {name}=PATH, or "
         f'compare(..., peer_weights={{"{name}": PATH}}).'
@@ -129,7 +129,7 @@ def weights_wanted(name: str) -> str:
 
 
 def _encoded(build: Callable[[MethodContext], Any], scale: Any = None) -> Callable[..., Any]:
-    """Put a `FeatureEncoder` before an estimator, in the units of the data unless told."""
+    """Put a `FeatureEncoder` before an estimator, by default with the scale of the data's kind."""
     return lambda c: make_pipeline(FeatureEncoder(scale or c.units), build(c))
 
 

@@ -19,7 +19,7 @@ MAX_EMBEDDED = 100  # tables with more numeric columns skip the PLR-lite embeddi
 
 
 class _LinearKey(nn.Module):
-    """Embed numbers (PLR-lite), set categories beside them, map linearly to the key."""
+    """Embed numbers (PLR-lite), append categories, and map both linearly to the embedding."""
 
     def __init__(self, n_numeric: int, n_other: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Run:
 
 @dataclass(eq=False, repr=False)
 class ModernNCAClassifier(Peer):
-    """ModernNCA with its published defaults, stopped on held-out NLL.
+    """ModernNCA with its published defaults and early stopping on held-out NLL.
 
     p(c | x) = sum of softmax(-||z_x - z_i||) over the rows i of class c; the distance is not
     squared, the temperature is 1, a row is left out of its own vote by its id. Each step votes
@@ -77,7 +77,7 @@ class ModernNCAClassifier(Peer):
     random_state: int = 0
 
     def fit(self, X: Table, y: Any) -> Self:
-        """Learn the space; remember every training row in it."""
+        """Train the embedding and store every training row in it."""
         labels = self._learn_classes(y)
         self._encoder = FeatureEncoder(self.scale).fit(X)
         x = torch.from_numpy(self._encoder.transform(X).astype(np.float32))

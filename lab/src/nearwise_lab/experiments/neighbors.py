@@ -64,7 +64,7 @@ class PlainKNN(Peer):
     temperature: float = 1.0
 
     def fit(self, X: np.ndarray, y: Any) -> Self:
-        """Remember the training rows."""
+        """Store the training rows."""
         self._labels, self._keys = torch.from_numpy(self._learn_classes(y)), _as_keys(X)
         self.n_neighbors_ = min(self.n_neighbors, len(self._keys))
         return self
@@ -100,7 +100,7 @@ class KNNChoice:
 
 
 def _weightings(typical: float) -> list[tuple[Weighting, float]]:
-    """Every weighting that is tried; `typical` is a distance that sets the temperatures' unit."""
+    """All candidate weightings; `typical` is a distance that sets the temperatures' unit."""
     softmax: list[tuple[Weighting, float]] = [("softmax", t * typical) for t in TEMPERATURE_GRID]
     return [("uniform", math.inf), *softmax, *(("inverse", power) for power in INVERSE_POWERS)]
 
@@ -119,7 +119,7 @@ class TunedKNN(Peer):
     random_state: int = 0
 
     def fit(self, X: np.ndarray, y: Any) -> Self:
-        """Remember the training rows and choose the settings."""
+        """Store the training rows and choose the settings."""
         X = np.asarray(X, dtype=np.float64)
         labels = self._learn_classes(y)
         self._labels = torch.from_numpy(labels)

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron that stops on held-out NLL; temperatures of probabilities."""
+"""A multi-layer perceptron with early stopping on held-out NLL; temperatures of probabilities."""
 
 import copy
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def fit_temperature(proba: np.ndarray, labels: np.ndarray, *, ridge: float = 0.0
 
 @dataclass(eq=False, repr=False)
 class StoppedMLP(Peer):
-    """scikit-learn's MLP, stopped on the NLL of rows that it is not fitted to.
+    """scikit-learn's MLP with early stopping on the NLL of held-out rows.
 
     scikit-learn's own early stopping uses the accuracy of a tenth of the rows; stopping on
     the NLL of a held-out fold makes a stronger peer. One member of a `TemperedBag`; `choice_` has

@@ -1,4 +1,4 @@
-"""What distinguishes the rows of an experiment: what was varied, as a key and in words."""
+"""Experimental conditions of rows: the varied quantity, as a key and in words."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ WEIGHTS = CLEAN, NOISE, TAIL = "weights", "weights-noise", "weights-tail"
 
 @dataclass(frozen=True)
 class Place:
-    """Where rows of the suite belong: an experiment, a preset and what was varied.
+    """Place of rows in the suite: an experiment, a preset and a condition.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Place:
 
     @property
     def number(self) -> float | None:
-        """What was varied, as a number: the k, the ratio or the noise; None where it is a name."""
+        """The varied number: k, class-size ratio or noise rate; None for a named condition."""
         if self.experiment == "label-noise":
             return self.noise
         try:
@@ -36,7 +36,7 @@ class Place:
 
     @property
     def label(self) -> str:
-        """What was varied, in words."""
+        """The condition in words."""
         if self.experiment == "label-noise":
             where = self.condition.removeprefix("where=")
             kind = f" {self.noise_kind}" if self.noise else ""
@@ -49,7 +49,7 @@ class Place:
 
 
 def place_of(record: Record) -> Place:
-    """Where a record belongs."""
+    """Return the place of a record."""
     return Place(
         record.experiment, record.preset, record.condition, record.noise, record.noise_kind
     )

@@ -1,4 +1,4 @@
-"""Turn a raw table or array into what the plain methods need, learned on the training part only."""
+"""Preprocessing of raw tables and arrays for the baselines, fitted on the training part only."""
 
 from typing import Any, Literal, Self
 
@@ -106,7 +106,7 @@ class FeatureEncoder(TransformerMixin, BaseEstimator):
 
 
 class NativeEncoder(TransformerMixin, BaseEstimator):
-    """Keep categories as categories, for boosting libraries that split on them natively.
+    """Encode categories for boosting libraries that split on them natively.
 
     As "category" they are pandas category columns with the categories of the training part (unseen
     ones become missing), as scikit-learn and LightGBM take them; as "text" strings with missing as
@@ -117,7 +117,7 @@ class NativeEncoder(TransformerMixin, BaseEstimator):
         self.form = form
 
     def fit(self, X: Table, y: Any = None) -> Self:
-        """Remember the columns and their categories."""
+        """Learn the columns and their categories."""
         self.numeric_: list[Any] = []
         self.categorical_: list[Any] = []
         self.categories_: dict[Any, list[str]] = {}
@@ -143,7 +143,7 @@ class NativeEncoder(TransformerMixin, BaseEstimator):
 
 
 class CompleteEncoder(TransformerMixin, BaseEstimator):
-    """A table without gaps whose categories stay categories, for networks that embed them.
+    """Impute a table but keep its categories, for networks with category embeddings.
 
     Missing numbers become the median of the training part, with a column that marks them where
     there were gaps in training; missing categories are a category, unseen ones count as missing.

@@ -1,4 +1,4 @@
-"""The progress bar of runs that go through many rows."""
+"""The progress bar of experiments."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,19 +15,19 @@ from nearwise_lab.records import Record
 
 @dataclass
 class Bar:
-    """The progress bar, or nothing."""
+    """A progress bar, or none."""
 
     progress: ProgressBar | None
     task: Any = None
     title: str = ""
 
     def show(self, text: str) -> None:
-        """Report what is being done."""
+        """Show the current task."""
         self.title = text
         self._describe(text)
 
     def stage(self, text: str) -> None:
-        """Report the stage of a fit that is part of what is being done."""
+        """Show the fit stage of the current task."""
         self._describe(f"{self.title} · {text}")
 
     def _describe(self, text: str) -> None:
@@ -35,18 +35,18 @@ class Bar:
             self.progress.update(self.task, description=text)
 
     def expect(self, n_more: int) -> None:
-        """Add steps to come."""
+        """Add to the total number of steps."""
         if self.progress is not None:
             total = self.progress.tasks[self.task].total or 0
             self.progress.update(self.task, total=total + n_more)
 
     def skip(self) -> None:
-        """Count something that was finished before."""
+        """Count a row that an earlier run finished."""
         if self.progress is not None:
             self.progress.advance(self.task)
 
     def done(self, record: Record) -> None:
-        """Count what was just done; a failure is reported above the bar."""
+        """Count a finished record; a failure is printed above the bar."""
         if self.progress is None:
             return
         if record.status == "failed":
@@ -60,7 +60,7 @@ class Bar:
 
 @contextmanager
 def shown_bar(total: int, shown: bool, out: str | PathLike[str]) -> Iterator[Bar]:
-    """Show a bar of `total` steps on standard error, or nothing; Ctrl-C says what is kept.
+    """Show a bar of `total` steps on standard error, or none; Ctrl-C prints the results folder.
 
     The bar also shows the stages of the classifier's fits.
     """

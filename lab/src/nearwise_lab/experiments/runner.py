@@ -1,4 +1,4 @@
-"""The runner of experiments: what a folder lacks is measured, kept row by row, and shown."""
+"""Runner of experiments: measures missing rows, saves each, and shows progress."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A part of an experiment whose rows are made together.
+    """Rows of an experiment that one call computes.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Job:
 
 
 class Binding(NamedTuple):
-    """What decides the rows of a folder that `mine` names: other values are refused there."""
+    """Settings bound to the rows that `mine` selects; other values raise an error."""
 
     name: str
     values: dict[str, Any]
@@ -42,7 +42,7 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is measured, declared.
+    """Declaration of an experiment: settings, bindings and jobs.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Experiment:
 
 
 def run(experiment: Experiment, out: str | PathLike[str], progress: bool) -> list[Record]:
-    """Measure what a folder lacks of an experiment, and return its rows.
+    """Measure the missing rows of an experiment in a folder, and return all its rows.
 
     Each row is on disk before the next begins, so that a run that was killed goes on. A job that
     raises leaves a failed row, with the reason, for each of its missing rows, and the next job

@@ -1,4 +1,4 @@
-"""Long tasks in processes side by side, each reporting what it is doing."""
+"""Long tasks in parallel processes, with progress of each."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 
 
 def number_of_jobs(n_jobs: Jobs, device: str) -> int:
-    """Give the requested number of processes.
+    """Return the requested number of processes.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def number_of_jobs(n_jobs: Jobs, device: str) -> int:
 def run_side_by_side(
     work: Work[Item], rounds: Sequence[Sequence[Item]], n_jobs: int, progress: Progress
 ) -> None:
-    """Do tasks in processes of their own; a round begins when the one before is over.
+    """Run tasks in child processes; a round begins when the previous one is complete.
 
     What a task makes it leaves on disk. The processors are shared out: a process has as many
     threads as there are processors for each, or ``OMP_NUM_THREADS``. A script that calls
@@ -111,7 +111,7 @@ def run_side_by_side(
 
 
 def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], progress: Progress) -> None:
-    """Wait for tasks, and pass on their notes as they change."""
+    """Wait for tasks, and report changes of their status."""
     before = ""
     left = set(waiting)
     while left:
@@ -125,7 +125,7 @@ def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], progress: Pro
 
 
 def _read(notes: Sequence[Path]) -> list[str]:
-    """Read the notes of the tasks that are being done."""
+    """Read the status of the running tasks."""
     found = []
     for note in notes:
         with contextlib.suppress(FileNotFoundError):  # of tasks to come, or that ended just now
@@ -134,7 +134,7 @@ def _read(notes: Sequence[Path]) -> list[str]:
 
 
 def _noted(work: Work[Item], item: Item, note: Path) -> None:
-    """Do one task in a process, with its words in a file."""
+    """Run one task in a child process, with its status in a file."""
 
     def tell(words: str) -> None:
         note.write_text(words, encoding="utf-8")
@@ -147,7 +147,7 @@ def _noted(work: Work[Item], item: Item, note: Path) -> None:
 
 @contextlib.contextmanager
 def _threads_for_each(n_jobs: int) -> Iterator[None]:
-    """Let processes that are started now share the processors, unless the user set it otherwise."""
+    """Divide the processors among new processes, unless environment variables set the threads."""
     own = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(own, str(max(1, available_threads() // n_jobs))))
     try:
@@ -158,7 +158,7 @@ def _threads_for_each(n_jobs: int) -> Iterator[None]:
 
 
 def _begin(caller: int) -> None:
-    """Leave Ctrl-C to the caller, and end when it is gone: it may have been started again."""
+    """Ignore Ctrl-C, and exit when the parent process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:

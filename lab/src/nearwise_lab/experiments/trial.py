@@ -1,4 +1,4 @@
-"""One trial: fit one method on one split, measure it, keep what figures need."""
+"""One trial: fit one method on one split, measure it, save the data of figures."""
 
 import time
 import warnings
@@ -47,7 +47,7 @@ class Split:
     test_views: tuple[Any, ...] = ()
 
     def views(self, method: Method, *, test: bool) -> dict[str, Any]:
-        """Give the argument that hands a method further views of the rows, where it takes them."""
+        """Return further views of the rows as keyword argument, if the method takes them."""
         if not method.takes_views:
             return {}
         if not self.train_views:
@@ -84,7 +84,7 @@ def run_trial(
     gallery: bool = True,
     weights: Checkpoint | None = None,
 ) -> list[Record]:
-    """Fit and measure one method; its row comes last, before it those of the halves of attention.
+    """Fit and measure one method; rows of its halves come first, its own row last.
 
     `blank` has its final key and the facts that it states; artifacts go to the results folder
     `out`, with a gallery where the method explains its answers. `weights`: of a foundation model.
@@ -141,7 +141,7 @@ def scored(
     details: Mapping[str, Any] | None = None,
     **values: Any,
 ) -> Record:
-    """Fill a row from its predictions, which are kept for figures where there is a folder `out`.
+    """Compute the metrics of a row; its predictions are saved if there is a folder `out`.
 
     `counts` are the training rows of each class, `details` measures of an experiment's own,
     `values` further fields.

@@ -105,7 +105,7 @@ class FieldConfig(StrictSettings):
 
     @property
     def free(self) -> set[str]:
-        """Settings on which the weights do not depend.
+        """Settings that do not change the weights.
 
         Compiled sums are rounded otherwise; runs from before this counted were not compiled.
         """

@@ -1,4 +1,4 @@
-"""One step of a neural field's training: what is shown, what is queried, and the losses."""
+"""One training step of a neural field: visible pixels, decoded pixels, and the losses."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from nearwise_lab.nn.field import PerceiverAutoencoder, coordinate_grid
 
 
 class SecondView(NamedTuple):
-    """What the contrastive term needs for a batch.
+    """Input of the contrastive term for a batch.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class FieldLearner(nn.Module):
         return dense_info_nce(anchors, candidates, second.places, second.others, sigma=self.sigma)
 
     def shown(self, rows: Tensor, draw: int) -> Tensor | None:
-        """Pixels (B, n) that a sparse objective shows of some images; None is all."""
+        """Visible pixels (B, n) of images under a sparse objective; None is all."""
         if not self.config.is_sparse:
             return None
         if self.config.layout == "fixed":  # in every step and stage, the one that probes show
@@ -119,7 +119,7 @@ class FieldLearner(nn.Module):
         return context.indices(self._n_pixels, rows, draw)
 
     def queried(self, rows: Tensor, draw: int) -> Tensor | None:
-        """Pixels (B, Q) that are decoded of some images; None is all."""
+        """Return the decoded pixels (B, Q) of some images; None is all."""
         wanted, n_pixels = self.config.n_queries, self._n_pixels
         if wanted is None or wanted >= n_pixels:
             return None

@@ -174,7 +174,7 @@ def reconstruction_errors(
 def _starting_model(
     pixels: Tensor, config: FieldConfig, start: PerceiverAutoencoder | None, seed: int
 ) -> PerceiverAutoencoder:
-    """Return a fresh model, or a copy of the one to go on from."""
+    """Return a new model, or a copy of the starting model."""
     sizes = config.perceiver((pixels.shape[2], pixels.shape[3]), pixels.shape[1])
     model = PerceiverAutoencoder(sizes, random_state=seed)
     if start is not None:

@@ -24,15 +24,15 @@ class AffineWarp(NamedTuple):
         return type(self)(self.matrix.to(device), self.shift.to(device))
 
     def points(self, coords: Tensor) -> Tensor:
-        """Return where points (B, Q, 2) of the image come to lie in its view."""
+        """Return the positions of points (B, Q, 2) of the image in its view."""
         return coords @ self.matrix.transpose(1, 2) + self.shift[:, None]
 
     def origins(self, coords: Tensor) -> Tensor:
-        """Where points (B, Q, 2) or (Q, 2) of the view come from: the inverse of `points`."""
+        """Positions in the image of points (B, Q, 2) or (Q, 2) of the view; inverse of `points`."""
         return (coords - self.shift[:, None]) @ torch.linalg.inv(self.matrix).transpose(1, 2)
 
     def images(self, images: Tensor) -> Tensor:
-        """Draw the views of images (B, C, H, W); outside the image its border goes on.
+        """Draw the views of images (B, C, H, W); border values continue outside the image.
 
         The value at a point of the image is that of the view at `points` of it.
         """

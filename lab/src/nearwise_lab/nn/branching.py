@@ -65,7 +65,7 @@ class TokenConvolution(nn.Module):
         return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
 
     def _convolved(self, heads: Tensor) -> Tensor:
-        """Convolve (B * H, head_dim, N); torch refuses to where N is 0."""
+        """Convolve (B * H, head_dim, N), also for N = 0, where torch raises an error."""
         n_tokens = heads.shape[2]
         output: Tensor = self.conv(heads if n_tokens else F.pad(heads, (0, 1)))
         return output[..., :n_tokens]
@@ -93,7 +93,7 @@ class _Branching(nn.Module, ABC):
         is_causal: bool = False,
         candidates: KeyPositions | None = None,
     ) -> Tensor:
-        """Let tokens attend; arguments as in `TokenAttention.forward`.
+        """Apply attention to tokens; arguments as in `TokenAttention.forward`.
 
         `candidates` concern the ConvNN branch only.
         """
@@ -113,7 +113,7 @@ class _Branching(nn.Module, ABC):
 
     @abstractmethod
     def _attend_rest(self, x: Tensor, attn_mask: Tensor | None, **masks: Any) -> Tensor:
-        """See the channels that are not the ConvNN branch's."""
+        """Attend with the channels outside the ConvNN branch."""
 
 
 class BranchingConv(_Branching):

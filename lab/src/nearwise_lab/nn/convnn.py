@@ -57,7 +57,7 @@ class SlotConvolution(nn.Module):
         return summed if self.kind == "depthwise" else self.pointwise(summed)
 
     def extra_repr(self) -> str:
-        """Return the kind and how many slots."""
+        """Return the kind and the number of slots."""
         return f"{self.kind!r}, n_slots={self.n_slots}"
 
 
@@ -143,7 +143,7 @@ class ConvNNAttention(TokenAttention):
         )
 
     def extra_repr(self) -> str:
-        """Return how neighbors are found and weighed."""
+        """Return metric, weighting and sampling."""
         return (
             f"metric={self.metric!r}, weighting={self.weighting!r}, "
             f"sampling={self.sampling.kind!r}, coordinates={self.coordinates!r}"
@@ -155,7 +155,7 @@ class ConvNNAttention(TokenAttention):
         return dropout(self.conv(value, indices, weights.to(value.dtype)), self._dropout)
 
     def _with_coordinates(self, x: Tensor) -> Tensor:
-        """Append where each token is."""
+        """Append the position of each token."""
         if not self.coordinates:
             return x
         where = torch.linspace(-1, 1, x.shape[2], device=x.device, dtype=x.dtype)
@@ -201,7 +201,7 @@ class ConvNNAttention(TokenAttention):
     def _nearest(
         self, query: Tensor, key: Tensor, masks: Masks, n: int, include_self: IncludeSelf
     ) -> KNNAttentionOutput:
-        """Positions and softmax weights of the nearest tokens; their values come later."""
+        """Positions and softmax weights of the nearest tokens, without their values."""
         return attend(
             query,
             key,
@@ -217,7 +217,7 @@ class ConvNNAttention(TokenAttention):
         )
 
     def _raw_scores(self, query: Tensor, key: Tensor, indices: Tensor, masks: Masks) -> Tensor:
-        """Factors of the values without a softmax, with what a mask adds; 0 in empty slots."""
+        """Factors of the values without a softmax, with the additive mask; 0 in empty slots."""
         is_distance, at = self._is_distance, indices.long()
         scores = biased_scores(query, key, at, masks, euclidean=is_distance, scale=self.scale)
         return self._raw(-scores if is_distance else scores).masked_fill(indices < 0, 0.0)

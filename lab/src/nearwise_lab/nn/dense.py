@@ -1,4 +1,4 @@
-"""Attention by PyTorch's scores: to all tokens, the nearest, and those of a fixed pattern."""
+"""Attention by PyTorch's scores: to all tokens, the nearest, or a fixed pattern."""
 
 import math
 from typing import Literal, Unpack, get_args
@@ -108,7 +108,7 @@ class SparseAttention(TokenAttention):
         return self._dense(query, key, value, masks, self._pattern(query.shape[2], query.device))
 
     def _pattern(self, n_tokens: int, device: torch.device) -> Tensor | None:
-        """Which tokens may attend to which, (N, N); None: all to all."""
+        """Boolean mask (N, N), True where a token may attend; None for no mask."""
         if self.mode == "all":
             return None
         at = torch.arange(n_tokens, device=device)

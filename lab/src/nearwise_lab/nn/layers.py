@@ -1,4 +1,4 @@
-"""Token layers by name: the library's, the lab's own, and those of the published command line."""
+"""Token layers by name: the library's, the lab's, and the published command line's."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Layers as the published ConvNN code computes them, where the library's compute something else.
+"""Layers as computed by the published ConvNN code, if the library's differ.
 
 github.com/mingikang31/Convolutional-Nearest-Neighbor-Attention at 0bb6614 (MIT). Its checkpoints
 were trained with this:
@@ -40,7 +40,7 @@ class LegacyConvNNAttention(ConvNNAttention):
     def _candidates(
         self, given: KeyPositions | None, n_tokens: int, device: torch.device
     ) -> Tensor | None:
-        """Candidates that are given, or as that code draws them: rounded, in evaluation too."""
+        """Given candidates, or candidates drawn as in that code: rounded, in evaluation too."""
         sampling = self.sampling
         if given is not None:
             candidates = as_positions(given, n_tokens)

@@ -124,7 +124,7 @@ class LocalAttention(TokenAttention):
         return f"window_size={self.window_size}, causal={self.causal}"
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
-        """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates."""
+        """Apply attention to tokens; arguments as in `TokenAttention.forward`, no candidates."""
         check_tokens(x, self.dim)
         masks["is_causal"] = masks.get("is_causal", False) or self.causal
         return super().forward(self.norm(x), attn_mask, **masks)

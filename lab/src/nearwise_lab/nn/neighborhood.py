@@ -92,7 +92,7 @@ class NeighborhoodAttention1D(TokenAttention):
         return self._dense(query, key, value, masks, self._pattern(query.shape[2], query.device))
 
     def _pattern(self, n_tokens: int, device: torch.device) -> Tensor:
-        """Which tokens may attend to which, (N, N): all pairs are scored, under this mask."""
+        """Boolean mask (N, N), True where a token may attend; all pairs are scored."""
         n_prefix = self.num_prefix_tokens
         near = torch.ones(1, 1, dtype=torch.bool, device=device)
         for axis, length in enumerate(self._grid(n_tokens - n_prefix) if n_tokens else (0,)):
@@ -141,7 +141,7 @@ class NeighborhoodAttention2D(NeighborhoodAttention1D):
         self.grid_size = grid_size
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
-        """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates.
+        """Apply attention to tokens; arguments as in `TokenAttention.forward`, no candidates.
 
         Tokens may also come as a grid (batch, rows, columns, dim), and go as one.
         """
@@ -162,7 +162,7 @@ class NeighborhoodAttention2D(NeighborhoodAttention1D):
 def neighbors_along(
     length: int, device: torch.device, kernel: int, stride: int, dilation: int, causal: bool
 ) -> Tensor:
-    """Which tokens attend to which along one axis, (length, length).
+    """Boolean mask (length, length) of attention along one axis.
 
     Raises ValueError if a window does not fit.
     """

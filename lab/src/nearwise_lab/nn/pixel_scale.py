@@ -1,4 +1,4 @@
-"""From uint8 images to the input of a network."""
+"""Conversion of uint8 images to the input of a network."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PixelScale:
-    """What turns uint8 images into a network's input.
+    """Scaling of uint8 images to a network's input.
 
     Parameters
     ----------

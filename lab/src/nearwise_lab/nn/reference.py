@@ -1,4 +1,4 @@
-"""Layers with the weights and constructor arguments of published code, by its class names."""
+"""Layers with the weights and constructor arguments of published code, by class name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -76,7 +76,7 @@ def build_reference_layer(
 
 
 def reference_state(name: str, state: State) -> State:
-    """Rename the weights of a layer of published code to those of ours.
+    """Rename the weights of a published layer to this library's names.
 
     Raises ValueError if one is missing.
     """
@@ -91,7 +91,7 @@ def reference_state(name: str, state: State) -> State:
 
 
 def load_weights(module: nn.Module, state: State, name: str) -> None:
-    """Load weights and report what is missing or too much in one sentence."""
+    """Load weights; a missing or superfluous one raises an error in one sentence."""
     shapes, found = (
         {key: tuple(value.shape) for key, value in weights.items()}
         for weights in (module.state_dict(), state)

@@ -1,4 +1,4 @@
-"""How the layers of published code are built here, and how their weights are named.
+"""Construction of the layers of published code, and names of their weights.
 
 MultiHead...: github.com/mingikang31/Convolutional-Nearest-Neighbor-Attention at 0bb6614 (MIT).
 NeighborhoodAttention...: github.com/SHI-Labs/NATTEN (MIT).
@@ -27,7 +27,7 @@ State = dict[str, Tensor]
 
 
 class ReferenceLayer(NamedTuple):
-    """How to build a layer of published code, and how its weights are named."""
+    """Construction of one layer of published code, and names of its weights."""
 
     layer: Callable[..., nn.Module]  # makes ours from its width, its heads and options
     arguments: Arguments  # its own with their defaults, width and heads first; ...: none
@@ -47,7 +47,7 @@ class ReferenceLayer(NamedTuple):
 
 
 def by_beginning(state: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
-    """Rename the weights whose names begin with one of `names`."""
+    """Rename weights by prefix; `names` maps old prefixes to new ones."""
     found = {}
     for key, value in state.items():
         old = next((name for name in names if key.startswith(name)), "")
@@ -156,7 +156,7 @@ def _neighborhood(layer: type[NeighborhoodAttention1D]) -> ReferenceLayer:
 
 
 def _same(arguments: Arguments, **others: str) -> dict[str, str]:
-    """Names of arguments, beside width and heads, that are ours as well, and of others."""
+    """Names of arguments after width and heads: equal here and there, except `others`."""
     return {name: others.get(name, name) for name in list(arguments)[2:]}
 
 

@@ -100,14 +100,14 @@ def load_reference_vit(
 
 
 def layer_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of one attention layer from those of the whole model."""
+    """Select the arguments of one attention layer from the whole model's arguments."""
     flags = _NEIGHBORHOOD_FLAGS if "Neighborhood" in a["layer"] else _FLAGS
     names = {name: flags.get(name, name) for name in known_layer(a["layer"]).arguments}
     return {name: a[flag] for name, flag in names.items() if flag in a}
 
 
 def _renamed(state: dict[str, Tensor], layer: str, depth: int) -> dict[str, Tensor]:
-    """Rename all weights of a model of the published code to those of ours."""
+    """Rename all weights of a published model to this library's names."""
     state.pop("positional_encoding.pe", None)  # follows from the sizes
     names = {
         f"transformer_encoder.{i}.{theirs}": f"blocks.{i}.{own}"

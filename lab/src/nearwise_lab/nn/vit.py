@@ -1,4 +1,4 @@
-"""A vision transformer whose tokens attend by any token layer."""
+"""A vision transformer with any token layer for attention."""
 
 import inspect
 import math
@@ -82,7 +82,7 @@ def waves(at: Tensor, dim: int, interleave: bool) -> Tensor:
 
 
 class DropPath(nn.Module):
-    """Leave out a branch for a share `rate` of the examples in training, and scale up the others.
+    """Stochastic depth: skip a branch for a share `rate` of the examples in training.
 
     Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016.
     """
@@ -141,7 +141,7 @@ LayerChoice = str | LayerFactory
 
 
 class VisionTransformer(nn.Module):
-    """Classify images by tokens of their patches that attend to each other.
+    """Classify images by attention among the tokens of their patches.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ class VisionTransformer(nn.Module):
     def _attention(
         self, layer: LayerChoice, dim: int, num_heads: int, attn_drop: float, options: Any
     ) -> nn.Module:
-        """Build a layer, with the grid as far as it takes one."""
+        """Build a layer; it gets the grid if it takes one."""
         make = token_layer(layer)
         known = inspect.signature(make).parameters
         takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values())

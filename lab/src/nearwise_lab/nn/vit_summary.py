@@ -1,4 +1,4 @@
-"""What a vision transformer consists of: parameters and FLOPs, part by part."""
+"""Parameters and FLOPs of a vision transformer, part by part."""
 
 import math
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class PartSummary(NamedTuple):
 
 
 class ModelSummary(NamedTuple):
-    """The parts of a model, which add up to `whole`.
+    """Counts of a model's parts, with their sum `whole`.
 
     Patches with positions and prefix tokens; attention, MLP and norms of all layers; the head with
     the last norm and pooling. `n_tokens` attend to each other; `trainable` parameters learn.

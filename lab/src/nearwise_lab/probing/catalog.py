@@ -34,7 +34,7 @@ PROBES: dict[str, tuple[type[Probe], dict[str, Any]]] = {
 
 
 def check_probe_names(names: Iterable[str]) -> None:
-    """Refuse a name that no probe has, with the nearest that one has."""
+    """Check the names of probes; the error suggests the nearest name."""
     for name in names:
         if name not in PROBES:
             hint = did_you_mean(name, PROBES)

@@ -1,4 +1,4 @@
-"""What a fitted probe costs: the numbers it learned, and the FLOPs of a query."""
+"""Cost of a fitted probe: learned parameters, and FLOPs per query."""
 
 import copy
 from typing import Any
@@ -11,7 +11,7 @@ from nearwise_lab.nn import count_flops
 
 
 def probe_parameters(probe: Probe) -> int:
-    """Count what a fitted probe learned: weights of a linear or neural probe, 0 for plain k-NN."""
+    """Count the learned parameters: weights of a linear or neural probe, 0 for plain k-NN."""
     own = getattr(probe, "n_parameters_", None)
     if own is not None:
         return int(own)

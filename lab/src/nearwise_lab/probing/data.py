@@ -1,4 +1,4 @@
-"""ProbeData: training, validation and test images with labels, and which images they are."""
+"""ProbeData: training, validation and test images with labels, and image digests."""
 
 import hashlib
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class LabeledImages(NamedTuple):
 
 
 class ProbeData(NamedTuple):
-    """What probes are fitted, chosen and measured on; the parts share no image."""
+    """Training, validation and test images of probes; the parts share no image."""
 
     train: LabeledImages
     validation: LabeledImages

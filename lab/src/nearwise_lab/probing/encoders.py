@@ -111,7 +111,7 @@ class SparsePoints:
 
 
 class RandomInit:
-    """An encoder as it is before any training: what its architecture alone gives.
+    """An untrained encoder: the effect of its architecture alone.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class RandomInit:
         return self.encoder.parameters() if isinstance(self.encoder, nn.Module) else iter(())
 
     def fingerprint(self) -> str:
-        """Hash of the weights that were drawn."""
+        """Hash of the initial weights."""
         if isinstance(self.encoder, nn.Module):
             return f"random:{module_fingerprint(self.encoder)}"
         return f"random:{self.seed}:{type(self.encoder).__qualname__}"

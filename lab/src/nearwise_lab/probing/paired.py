@@ -17,7 +17,7 @@ _SAME = ("encoder", "context", "draw", "seed", "data")
 def paired_differences(
     records: Sequence[Record], *, baseline: str, measure: RowMeasure = "accuracy"
 ) -> list[dict[str, Any]]:
-    """Compare accuracies, or NLLs, of probes with those of a baseline, row by row.
+    """Compare accuracies or NLLs of probes with a baseline, row by row.
 
     Records are paired where all but the probe is the same: encoder with its weights, context, draw,
     seed, rows and settings, whatever their names. Probes that read tokens are paired with those of

@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Cell(NamedTuple):
-    """One record to be: which encoder, under which probe, seen how."""
+    """Key of one record: encoder, probe, pool, context, draw and seed."""
 
     encoder: str
     probe: str
@@ -68,7 +68,7 @@ def evaluate(
     cache: str | os.PathLike[str] | None = None,
     progress: Progress = lambda what, done, of: None,
 ) -> list[Record]:
-    """Measure what probes read out of frozen encoders.
+    """Measure frozen encoders with probes.
 
     Probes are fitted on the training part; whatever is chosen is chosen on the validation part,
     whose rows then join those that k-NN, attention and linear probes learn from (networks keep
@@ -187,7 +187,7 @@ def _hashed(text: str, length: int = 16) -> str:
 def _refuse_others(
     folder: Any, found: Mapping[str, Record], sources: Mapping[str, Any], keys: Collection[str]
 ) -> None:
-    """Refuse records that could not be distinguished from those of this run, named by `keys`."""
+    """Refuse a folder with records that this run's records could be confused with."""
     for record in (record for key, record in found.items() if key not in keys):
         other, what = record["source"], None
         for part in ("encoder", "probe"):
@@ -211,7 +211,7 @@ def _cells(
     seeds: Sequence[int],
     n_points: int | None,
 ) -> Iterator[Cell]:
-    """All records to be, those that share features after one another."""
+    """Yield all cells to measure, grouped by the features that they need."""
     for pool in pools:
         if pool not in (*POOLS, PCA_POOL):
             raise ValueError(f"pool {pool!r} is not known. Use {', '.join((*POOLS, PCA_POOL))}.")

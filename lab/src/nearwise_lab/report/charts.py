@@ -37,7 +37,7 @@ Point = Sequence[float]  # x, y and, where there is an interval, half its height
 
 
 class Line(NamedTuple):
-    """Points with how they look; no mark where there are many, no style for points alone."""
+    """Points with their style; no mark if there are many, no line style for points alone."""
 
     points: Sequence[Point]
     color: str = INK
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 def line_of(name: str, points: Sequence[Point], place: int = 0, mark: bool = True) -> Line:
-    """Draw points in the look of a method, or in that of a place among others."""
+    """Style points as a method, or by their place among several."""
     turn = LINE_COLORS[place % len(LINE_COLORS)]
     color, shape, style = METHOD_LOOK.get(name, (turn, MARKS[place % len(MARKS)], "-"))
     return Line(points, color, shape if mark else "", style)
@@ -155,7 +155,7 @@ class Points:
     outlined_labels: Any = None
 
     def draw(self, axis: Axes) -> None:
-        """Draw onto an axis; the outlined points come on top of fainter ones."""
+        """Draw onto an axis; outlined points lie above the fainter ones."""
         faint = self.outlined is not None
         sets = [(self.points, self.labels, 0.35 if faint else 0.75, 9, 0.0)]
         sets += [(self.outlined, self.outlined_labels, 1.0, 16, 0.4)] if faint else []
@@ -251,7 +251,7 @@ def chart(
     heading: str = "",
     legend: str = "",
 ) -> Figure:
-    """Arrange panels, row by row, under a heading, which is broken where it is wider than they.
+    """Arrange panels, row by row, under a heading wrapped to their width.
 
     `size` is the width of the figure and the height of a row of panels, in inches. A legend, with
     `legend` for a title, stands beside the panels where more than one thing has a name.
@@ -381,7 +381,7 @@ def map_picture(drawn: Mapping[str, Any], heading: str, name: str) -> Picture:
 def training_picture(
     history: Sequence[Mapping[str, Any]], heading: str, name: str
 ) -> Picture | None:
-    """Curves of a training against the epoch; None without epochs.
+    """Training curves against the epoch; None without epochs.
 
     A panel per stage with training loss and held-out NLL; of a replay, which records the parts of
     its loss: those, the entropy of attention, and the accuracy on the test rows.
@@ -415,13 +415,13 @@ def _stage(stage: str, rows: Sequence[Mapping[str, Any]]) -> Lines:
 
 
 def epochs(title: str, lines: Mapping[str, Line], y: str = "") -> Lines:
-    """Draw lines against the epoch, those without a point left out."""
+    """Draw lines against the epoch, without empty lines."""
     shown = {name: line for name, line in lines.items() if line.points}
     return Lines(title, shown, "epoch", y, whole=True)
 
 
 def points_of(rows: Iterable[Mapping[str, Any]], x: str, *keys: str) -> list[Point]:
-    """Points (x, mean of the values there) of what lies under nested keys; missing ones are out."""
+    """Points (x, mean at x) of values under nested keys; rows without a value are skipped."""
     found: dict[float, list[float]] = {}
     for row in rows:
         value: Any = row

@@ -63,17 +63,17 @@ class Evidence:
 
     @property
     def above(self) -> bool:
-        """Whether the whole interval lies above 0."""
+        """Whether the whole interval is above 0."""
         return self.low is not None and self.low > 0
 
     @property
     def below(self) -> bool:
-        """Whether the whole interval lies below 0."""
+        """Whether the whole interval is below 0."""
         return self.high is not None and self.high < 0
 
     @property
     def amount(self) -> str:
-        """By how much, with the interval."""
+        """Estimate with its interval, as text."""
         sign = "" if self.unit else "+"
         ends = [self.estimate, *(() if self.low is None else (self.low, self.high))]
         text, *interval = [f"{(e or 0.0) * self.scale:{sign}.{self.digits}f}" for e in ends]
@@ -85,7 +85,7 @@ def compared(
     difference: PairedDifference | None, measure: Measure, what: str = "", note: str = "",
     cap: Verdict | None = None,
 ) -> list[Evidence]:  # fmt: skip
-    """Give a difference, the first minus the second, as evidence; nothing where there is none."""
+    """Convert a difference, first minus second, to evidence; none without a difference."""
     if difference is None:
         return []
     d, finite = difference, math.isfinite(difference.high - difference.low)
@@ -103,7 +103,7 @@ def valued(
     values: Sequence[float], interval: tuple[float, float] | None = None,
     over: str = "test rows", **shown: Any,
 ) -> list[Evidence]:  # fmt: skip
-    """Give the mean of a value per seed as evidence; `interval` is that of a single seed."""
+    """Convert the mean of a value per seed to evidence; `interval` is for a single seed."""
     if not values:
         return []
     mean = mean_with_interval(values)
@@ -117,7 +117,7 @@ def valued(
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what decides it: short name for JSON and CSV, and the claim in words.
+    """A claim with its test: a short name for JSON and CSV, and the text.
 
     `evidence` goes from whatever `judge` is given to a list of Evidence, or to a note where nothing
     in the records concerns the claim. `low` and `high` are where the value must lie; of a
@@ -142,7 +142,7 @@ class Finding:
 
     @property
     def words(self) -> str:
-        """By how much and why, in one line."""
+        """Estimates and notes, in one line."""
         said = []
         for e in self.evidence:
             text = joined(e.amount, e.note)
@@ -164,7 +164,7 @@ class Finding:
 
 
 def judge(claim: Claim, *where: Any) -> Finding:
-    """Judge a claim by what its evidence gives for some records."""
+    """Compute the verdict on a claim from its evidence in some records."""
     found = claim.evidence(*where)
     if isinstance(found, str) or not found:
         return Finding(claim, "not measured", note=found if isinstance(found, str) else "")
@@ -195,7 +195,7 @@ def _pooled(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def tally(verdicts: Iterable[str]) -> str:
-    """Count verdicts in words, those that occur: "11 validated, 10 no difference"."""
+    """Count the verdicts in words, without zeros: "11 validated, 10 no difference"."""
     found = Counter(verdicts)
     return ", ".join(f"{found[v]} {v}" for v in MARKS if found[v])
 
@@ -206,7 +206,7 @@ def joined(*notes: str) -> str:
 
 
 def verdict_table(title: str, columns: Mapping[str, Sequence[Finding]]) -> Table:
-    """Lay the verdicts on the same claims out, a column for each place they were judged at."""
+    """Tabulate verdicts on the same claims, one column per data set, preset or context."""
     table = Table(title, CAPTION, ["claim", *columns], wrap=True)
     for found in zip(*columns.values(), strict=True):
         cells = [Cell(f.verdict, MARKS[f.verdict], f.words) for f in found]

@@ -1,4 +1,4 @@
-"""Reports of comparisons and of a single model, and what other reports share with them."""
+"""Reports of comparisons and of a single model, with parts that other reports use."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -181,7 +181,7 @@ def score_pictures(
     results: Results, dataset: str, reference: str, heading: str, name: str,
     pooled: Mapping[str, Predictions],
 ) -> list[Block | None]:  # fmt: skip
-    """Bars of every method's scores, and diagrams of those whose predictions were kept."""
+    """Bars of every method's scores, and diagrams of methods with saved predictions."""
     bars = results.bars(dataset)
     if not bars:
         return []
@@ -195,7 +195,7 @@ def score_pictures(
 def paired(
     results: Results, dataset: str, method: str, reference: str, other: Results | None = None
 ) -> Difference:
-    """Give the difference of two methods by measure, the second of other results if any."""
+    """Return a function from measure to the difference of two methods."""
     first, second = (results, method), (other or results, reference)
     if other is None:
         return lambda m: results.paired(dataset, method, reference, m.key)
@@ -203,7 +203,7 @@ def paired(
 
 
 def halves_table(results: Results, dataset: str, method: str, place: str = "") -> Table | None:
-    """Show what the neighbors add: the whole beside its base alone and its neighbors alone."""
+    """Tabulate the effect of the neighbors: whole model, base alone, neighbors alone."""
     halves = results.halves(method)
     if not halves or results.mean(dataset, method, "nll") is None:
         return None
@@ -251,7 +251,7 @@ def ranks_table(results: Results) -> Table | None:
 
 
 def over_seeds(results: Results) -> str:
-    """Return what a number is the mean of."""
+    """Describe the average behind a number: seeds and interval."""
     if results.kept:
         return "One model"
     if len(results.seeds) == 1:
@@ -262,14 +262,14 @@ def over_seeds(results: Results) -> str:
 
 
 def pairing(results: Results) -> str:
-    """How differences are paired, and what their interval is."""
+    """Describe the pairing of differences and their interval."""
     if len(results.seeds) == 1:
         return f"paired by test row, with its {100 * LEVEL:.0f} % bootstrap interval"
     return f"paired by seed, with its {100 * LEVEL:.0f} % t-interval"
 
 
 def failure_words(failures: Iterable[Record]) -> list[Words]:
-    """Failed rows, those with one reason in one sentence."""
+    """Describe failed rows, one sentence per reason."""
     by_reason: dict[str, list[str]] = {}
     for r in failures:
         row = " ".join(filter(None, [r.experiment, r.condition, r.method]))
@@ -316,7 +316,7 @@ def difference_numbers(
 def pooled_predictions(
     results: Results, dataset: str, methods: Sequence[str]
 ) -> dict[str, Predictions]:
-    """Predictions of all seeds together, of the first eight methods that have any."""
+    """Predictions of all seeds together, of the first eight methods with any."""
     pooled: dict[str, Predictions] = {}
     for method in methods:
         parts = [p for _, p in kept_files(results, "predictions", dataset, method)]
@@ -330,7 +330,7 @@ def pooled_predictions(
 
 
 def kept_files(results: Results, what: str, dataset: str, method: str) -> list[tuple[int, Any]]:
-    """Load what was kept beside the rows of a method, with the seed of each."""
+    """Load the saved artifacts of a method's rows, with the seed of each."""
     if what == "predictions":
         found = [(seed, results.predictions(dataset, method, seed)) for seed in results.seeds]
     else:

@@ -47,7 +47,7 @@ Block = Words | Terms | Table | Picture | Gallery | Fold
 
 @dataclass(frozen=True)
 class Section:
-    """A heading of level 2 or 3 and what is below it; blocks that are None are left out."""
+    """A heading of level 2 or 3 with its blocks; blocks that are None are left out."""
 
     title: str
     blocks: Sequence[Block | None] = ()
@@ -107,7 +107,7 @@ Find = Callable[[str, Measure], Mean | None]
 def mean_rows(
     names: Mapping[str, str], measures: Sequence[Measure], find: Find
 ) -> list[tuple[str, list[Cell]]]:
-    """Means of what has any, a row each under its title; the best of each column is marked."""
+    """Rows of means, one per name with values; the best mean of each column is marked."""
     means = {n: [find(n, m) for m in measures] for n in names}
     kept = {n: row for n, row in means.items() if any(mean is not None for mean in row)}
     columns = list(zip(*kept.values(), strict=True))

@@ -1,4 +1,4 @@
-"""How figures are drawn: inline SVG that follows the page's colors."""
+"""Style of figures: inline SVG that follows the page's colors."""
 
 import html
 import io
@@ -53,7 +53,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """An inline SVG with how to read it, and what is to be seen for those who cannot see it.
+    """An inline SVG with a caption and an alternative text.
 
     `name` is unique in the page and names the files that it is written to.
     """

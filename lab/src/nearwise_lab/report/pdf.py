@@ -83,7 +83,7 @@ def picture_files(picture: Picture) -> dict[str, bytes]:
 
 
 def _block(block: Block) -> list[dict[str, Any]]:
-    """Turn a block into what the template reads; images are SVG."""
+    """Convert a block to the template's input; images are SVG."""
     if isinstance(block, Gallery):
         return _gallery(block)
     if isinstance(block, Picture):

@@ -19,7 +19,7 @@ def render_report(
     formats: Sequence[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Write the report of a results folder beside its records, from these alone.
+    """Write the report of a results folder into it, from its records alone.
 
     Run it again at any time, also while an experiment or a comparison is still going. Returns the
     page where it was requested, else the first file.

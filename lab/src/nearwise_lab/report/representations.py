@@ -94,7 +94,7 @@ def _pair(
 
 
 def _question(found: Comparison, context: str) -> list[Evidence]:
-    """By how much more k-NN favors each challenger over the baseline than a trained probe does."""
+    """Gain of each challenger over the baseline by k-NN, minus the gain by a trained probe."""
     evidence = []
     for arm, probe in product(CHALLENGERS, TRAINED):
         near, far = (_pair(found, (arm, p), ("full", p), context) for p in ("knn", probe))
@@ -113,7 +113,7 @@ def _question(found: Comparison, context: str) -> list[Evidence]:
 
 
 def _contrastive(found: Comparison, context: str) -> list[Evidence]:
-    """Compare k-NN with and without the contrastive term, beside the transformer probe."""
+    """Compare k-NN with and without the contrastive term, with the transformer probe as control."""
     evidence = []
     for plain, nce in RECONSTRUCTION.items():
         near, deep = (
@@ -135,7 +135,7 @@ def _sparse(found: Comparison, context: str) -> list[Evidence]:
 
 
 def _gap(found: Comparison, context: str) -> list[Evidence]:
-    """Compare what attention adds to k-NN with the gap from k-NN to the linear probe."""
+    """Compare attention minus k-NN with the gap between k-NN and the linear probe."""
     evidence = []
     for arm in RECONSTRUCTION:
         what = f"{arm}: attention minus k-NN"
@@ -173,7 +173,7 @@ _CLAIMS: tuple[tuple[str, str, Callable[[Comparison, str], list[Evidence]], str]
 
 
 def judge_all(found: Comparison) -> list[Finding]:
-    """Judge the study's question and H1 to H3, in every context that was measured.
+    """Compute the verdicts on the study's question and H1 to H3, in every context.
 
     What a probe at chance read of a field decides nothing, and is named.
     """
@@ -227,7 +227,7 @@ def context_words(context: str) -> str:
 
 
 def representations_document(found: Comparison, title: str | None = None) -> Document:
-    """Judge the claims and lay the report out."""
+    """Compute the verdicts and make the report."""
     findings, facts, contexts = judge_all(found), found.facts, found.contexts
     said = "; ".join(f"{f.claim.key}: {f.verdict}" for f in findings)
     names = ", ".join(arm_of(n).title for n in found.encoders)
@@ -260,7 +260,7 @@ Where = dict[str, Any]
 
 
 def observations(found: Comparison) -> Iterator[tuple[Where, int, int, float | None]]:
-    """Everything that was measured: what it is of, the seed, the draw of the context, the value."""
+    """Yield all measured values, with their place, seed and draw of the context."""
     for r in found.records:
         where = {key: r[key] for key in ("part", "encoder", "probe", "pool", "context")}
         for m in (ACCURACY, *CALIBRATION):
@@ -304,7 +304,7 @@ class Tables:
         self, title: str, caption: str, columns: Sequence[Measure], rows: Sequence[Where],
         across: str = "{measure}",
     ) -> Table | None:  # fmt: skip
-        """Lay encoders out by what `across` makes of a row; the last row of a place counts."""
+        """Tabulate encoders, columns by the template `across`; the last row of a cell counts."""
         means = {(r["encoder"], across.format(**r)): _mean_of(r) for r in rows}
         known = [r["encoder"] for r in rows]
         names = dict.fromkeys(n for n in (*self.found.encoders, *known) if n in known)
@@ -359,7 +359,7 @@ class Tables:
         return self.table(f"Geometry, context {context}", caption, GEOMETRY, rows)
 
     def protocol(self, probe: str) -> Table | None:
-        """Show what the way of hiding pixels does to a probe."""
+        """Show the effect of the pixel-hiding layout on a probe."""
         rows = self.pick(part=PROTOCOL, probe=probe, measure="accuracy")
         contexts = dict.fromkeys(r["context"] for r in rows)
         return self.table(
@@ -373,7 +373,7 @@ class Tables:
         )
 
     def errors(self) -> Table | None:
-        """How well each field gives back the test images."""
+        """Reconstruction errors of each field on the test images."""
         rows = self.pick(part="reconstruction")
         seen = dict.fromkeys((r["context"], r["measure"]) for r in rows)
         return self.table(
@@ -385,7 +385,7 @@ class Tables:
         )  # fmt: skip
 
     def over(self, rows: Sequence[Where]) -> str:
-        """Say how many seeds, and draws of a context, rows are of; by probe where they differ."""
+        """Describe the numbers of seeds and draws; by probe if they differ."""
         seeds = self.found.seeds
         words = f"Mean ± half the 95 % t-interval over {seed_words(seeds)}"
         words = words if len(seeds) > 1 else f"One seed ({seeds[0]})"
@@ -445,7 +445,7 @@ def _learning_curves(found: Comparison) -> Picture | None:
 
 
 def _purity_curves(found: Comparison) -> Picture | None:
-    """Share of neighbors with the own label against their number."""
+    """Share of neighbors with the same label against their number."""
     panels = []
     for context in found.contexts:
         rows = [
@@ -463,7 +463,7 @@ def _purity_curves(found: Comparison) -> Picture | None:
 def _curves(
     rows: Sequence[Mapping[str, Any]], title: str, words: str, x: str, key: str, log: str = ""
 ) -> Lines | None:
-    """Draw a number of every encoder against another; None where nobody has it."""
+    """Draw one quantity of every encoder against another; None without values."""
     lines = {}
     for name in dict.fromkeys(row["encoder"] for row in rows):
         points = points_of([r for r in rows if r["encoder"] == name], x, key)
@@ -509,7 +509,7 @@ def _map(found: Comparison, context: str) -> Picture | None:
 
 
 def _reconstructions(found: Comparison) -> Picture | None:
-    """Test images beside what each field makes of them, a block of rows for each context."""
+    """Test images and each field's reconstructions, one block of rows per context."""
     kept, arrays = found.pictures, found.arrays
     if not kept:
         return None

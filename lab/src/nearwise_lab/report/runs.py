@@ -68,7 +68,7 @@ def draw_field_curves(history: Rows, path: Path) -> Path:
 def draw_reconstructions(
     model: PerceiverAutoencoder, images: Tensor, fraction: float, path: Path
 ) -> Path:
-    """Draw the first ten images, and what a field makes of all and of a share of their pixels."""
+    """Draw the first ten images and their reconstructions from all and from some pixels."""
     rows = reconstruction_rows(model, images[:_MOST_SHOWN], fraction)
     n = len(next(iter(rows.values())))
     figure = chart(picture_panels(rows), (0.75 * n + 1.2, 0.78), columns=n)
@@ -88,7 +88,7 @@ def picture_panels(rows: Mapping[str, Iterable[Any]]) -> list[Panel]:
 def reconstruction_rows(
     model: PerceiverAutoencoder, images: Tensor, fraction: float
 ) -> dict[str, NDArray[np.float64]]:
-    """Pictures (n, H, W, 3) in [0, 1] of each kind, by what they are."""
+    """Rows of pictures (n, H, W, 3) in [0, 1], by title."""
     pixels = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     n, _, height, width = pixels.shape
     shown = Context("per-image", fraction).indices(height * width, torch.arange(n), draw=-1)

@@ -1,4 +1,4 @@
-"""The claims about learned attention over neighbors, and what of the records decides each."""
+"""The claims about learned attention over neighbors, and their tests on the records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -60,7 +60,7 @@ def _paired(
 
 
 def _untrained(results: Results, dataset: str, method: str) -> str:
-    """Why a reference that was trained for comparison is none; empty where it is one."""
+    """Reason why a reference cannot be compared, such as no training; empty if there is none."""
     epochs = results.values(dataset, method, "epochs")
     if epochs and min(epochs.values()) < 2:
         return f"{method} was trained for one epoch"
@@ -76,7 +76,7 @@ def _untrained(results: Results, dataset: str, method: str) -> str:
 
 
 def _tta_repairs(study: Study, dataset: str, preset: str) -> Answer:
-    """TTA lowers the calibration error, and attention without it does not."""
+    """Test whether TTA lowers the calibration error and attention without TTA does not."""
     results, measure = study.main(dataset, preset), _MEASURES["ece"]
     repaired = compared(results.paired(dataset, TTA, ATTENTION, "ece"), measure)
     before = results.mean(dataset, ATTENTION, "ece")
@@ -92,7 +92,7 @@ def _tta_repairs(study: Study, dataset: str, preset: str) -> Answer:
 
 
 def _between(study: Study, dataset: str, hard: Place, easy: Place, note: str) -> Answer:
-    """Accuracy of attention in one place minus that in another."""
+    """Accuracy of attention under one condition minus another."""
     found = paired_across(dataset, (study.part(dataset, hard), ATTENTION),
                           (study.part(dataset, easy), ATTENTION), "accuracy")  # fmt: skip
     return compared(found, _MEASURES["accuracy"], note=note)
@@ -109,7 +109,7 @@ def _worst_k(study: Study, dataset: str, preset: str) -> Answer:
 
 
 def _noisy(where: str, kind: str, method: str = "", reference: str = "", key: str = "") -> Find:
-    """Attention at the highest rate of noise against none, or two methods at that rate."""
+    """Attention at the highest noise rate minus without noise, or two methods at that rate."""
 
     def find(study: Study, dataset: str, preset: str) -> Answer:
         places = sorted(study.places(dataset, "label-noise", preset), key=lambda p: p.noise)
@@ -127,7 +127,7 @@ def _noisy(where: str, kind: str, method: str = "", reference: str = "", key: st
 
 
 def _rarest(name: str) -> Find:
-    """Attention at the smallest ratio of class sizes, `name` in conditions, against the even."""
+    """Attention at the smallest ratio of class sizes minus equal sizes; `name` is in conditions."""
 
     def find(study: Study, dataset: str, preset: str) -> Answer:
         places = study.places(dataset, "long-tail", preset)
@@ -140,7 +140,7 @@ def _rarest(name: str) -> Find:
 
 
 def _cost(study: Study, dataset: str, preset: str) -> Answer:
-    """Time of attention over that of uniform, seed by seed.
+    """Ratio of attention's time to the time of uniform votes, per seed.
 
     Of methods that share the encoding of their queries, searching and weighing alone count: next
     to a network any weighting is free.
@@ -156,7 +156,7 @@ def _cost(study: Study, dataset: str, preset: str) -> Answer:
 
 
 def _collapse(study: Study, dataset: str, preset: str) -> Answer:
-    """Find the memory purer than answers are right, and the calibration error near the error.
+    """Test for a memory purity above the accuracy, and an ECE near the error.
 
     Where nearly all answers are right, a good memory looks the same, so it is not judged.
     """
@@ -187,7 +187,7 @@ def _collapse(study: Study, dataset: str, preset: str) -> Answer:
 
 
 def _leak(study: Study, dataset: str, preset: str) -> Answer:
-    """Measure the attention of training rows on themselves, in even shares."""
+    """Self-attention of training rows, as a multiple of the uniform share."""
     own, error, even = (
         study.main(dataset, preset).values(dataset, ATTENTION, key)
         for key in ("self_weight", "self_weight_error", "even_share")
@@ -279,5 +279,5 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def judge_claims(study: Study, dataset: str, preset: str) -> dict[str, Finding]:
-    """Judge every claim for one data set and preset, by the claims' keys."""
+    """Compute the verdict on every claim for one data set and preset, by the claims' keys."""
     return {claim.key: judge(claim, study, dataset, preset) for claim in CLAIMS}

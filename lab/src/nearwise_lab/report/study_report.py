@@ -1,4 +1,4 @@
-"""The report of the suite: the study as replayed, corrected, and what became of its claims."""
+"""The report of the suite: replayed study, corrected method, and verdicts on the claims."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ _HOW = (
 def study_document(
     study: Study, title: str | None = None, progress: Callable[[str], None] = lambda step: None
 ) -> Document:
-    """Judge the claims and gather words, tables, figures and galleries.
+    """Compute the verdicts and collect words, tables, figures and galleries.
 
     `progress` is called with a few words before each part.
     """
@@ -196,7 +196,7 @@ def _over_rows(results: Results, dataset: str, other: str) -> compare.Difference
 
 
 def other_weightings(results: Results) -> list[str]:
-    """Methods of the experiment "weights" that attention is compared with."""
+    """Methods of the experiment "weights" in comparison with attention."""
     return [method for method in results.methods if method not in (ATTENTION, "classifier")]
 
 
@@ -281,7 +281,7 @@ def change_table(study: Study, dataset: str, experiment: str, preset: str) -> Ta
 
 
 def published_table(study: Study, dataset: str) -> Table | None:
-    """Put the study's own numbers beside the replays' and, below, ours for the same methods."""
+    """Tabulate published and replayed numbers and, below, the corrected method's."""
     presets = [p for p in study.presets_of(dataset) if study.main(dataset, p).records]
     if not any(_version(p) in row.presets for row in REPORTED for p in presets):
         return None
@@ -347,7 +347,7 @@ _THEORY = (
 
 
 def theory_table(study: Study, dataset: str, preset: str) -> Table | None:
-    """List what the theory experiment found, one row per quantity."""
+    """List the results of the theory experiment, one row per quantity."""
     table = Table(
         f"{dataset}, {preset}: theory",
         "What explains the results; mean ± half the 95 % t-interval where there is more than one "
@@ -409,7 +409,7 @@ _VARIED = {
 def sweep_lines(
     study: Study, dataset: str, experiment: str, places: Sequence[Place], words: str
 ) -> Picture | None:
-    """Accuracy, NLL and ECE against what was varied, a line a method; None below two points."""
+    """Accuracy, NLL and ECE by condition, one line per method; None below two points."""
     scale = 100 if experiment == "label-noise" else 1
     parts = [(scale * p.number, study.part(dataset, p)) for p in places if p.number is not None]
     ticks = {n: f"{n:g}" for n in sorted({number for number, _ in parts})}

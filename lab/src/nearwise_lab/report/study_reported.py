@@ -1,4 +1,4 @@
-"""What the original study reported, on CIFAR-10, and what the records show of its defects.
+"""Published numbers of the original study on CIFAR-10, and measured effects of its defects.
 
 The only place where numbers are typed.
 """
@@ -92,7 +92,7 @@ _POINTS = Measure("accuracy", "accuracy", 2, True, 100.0)
 
 
 def defect_notes(study: Study, dataset: str, preset: str) -> list[tuple[str, str]]:
-    """Name each defect of a replay with what it does and what the records show of it."""
+    """Describe each defect of a replay and its effect in the records."""
     settings = PRESETS.get(preset)
     for record in study.main(dataset, preset).records:
         try:
@@ -111,7 +111,7 @@ def defect_notes(study: Study, dataset: str, preset: str) -> list[tuple[str, str
 
 
 def _measured(study: Study, dataset: str, preset: str) -> dict[str, float | str]:
-    """Gather what was measured of attention."""
+    """Collect the measured values of attention."""
     results = study.main(dataset, preset)
     found: dict[str, float] = {}
     places = [Place("main", preset)] + [Place("theory", preset, c) for c in ("leak", "collapse")]
@@ -153,7 +153,7 @@ _RARE = (("memory-ratio=", "ratio {:g} (memory)"), ("ratio=", "ratio {:g} (every
 def _change(
     study: Study, dataset: str, preset: str, experiment: str, condition: str, words: str
 ) -> str:
-    """Write from where to where accuracy goes, the easy end first."""
+    """Describe the change of accuracy, from the easiest to the hardest condition."""
     found = [p for p in study.places(dataset, experiment, preset)
              if p.condition.startswith(condition) and p.noise_kind == "symmetric"]  # fmt: skip
     means = [(p, study.part(dataset, p).mean(dataset, ATTENTION, "accuracy")) for p in found]

@@ -56,7 +56,7 @@ class Results:
         return mean_with_interval(values) if values else None
 
     def means(self, dataset: str) -> Callable[[str, Measure], Mean | None]:
-        """Give `mean` as tables ask for it."""
+        """Return `mean` as a function of method and measure."""
         return lambda method, measure: self.mean(dataset, method, measure.key)
 
     def paired(
@@ -101,20 +101,20 @@ class Results:
         return None if path is None else load_predictions(path)
 
     def artifact(self, what: str, dataset: str, method: str, seed: int, suffix: str) -> Path | None:
-        """Where something kept beside a row would lie; None without a folder or the row."""
+        """Path of an artifact of a row; None without a folder or the row."""
         row = self._rows.get((dataset, method, seed))
         if self.folder is None or row is None:
             return None
         return record_path(self.folder, row, what, suffix)
 
     def heading(self, dataset: str, words: str, seeds: Sequence[int] = ()) -> str:
-        """Title of a figure: what it shows, sizes and seeds."""
+        """Title of a figure, with sizes and seeds."""
         size = next((r for r in self.records if r.dataset == dataset and r.n_test), None)
         sizes = "" if size is None else f" (n = {size.n_train:,} train, {size.n_test:,} test)"
         return f"{words}{sizes}" + ("" if self.kept else f", {seed_words(seeds or self.seeds)}")
 
     def sizes(self, dataset: str) -> Record:
-        """Give the row of the data set with the largest test part, for its sizes."""
+        """Return the record with the largest test part of the data set, for its sizes."""
         return max((r for r in self.records if r.dataset == dataset), key=lambda r: r.n_test)
 
     def failures(self, dataset: str) -> list[Record]:

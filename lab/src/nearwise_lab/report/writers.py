@@ -135,7 +135,7 @@ def document_csv(document: Document) -> str:
 
 
 def document_json(document: Document) -> str:
-    """Numbers, verdicts with their evidence, failures and what they were made under."""
+    """Numbers, verdicts with their evidence, failures, and conditions of the run, as JSON."""
     content = {
         "title": document.title,
         "level": LEVEL,
@@ -174,7 +174,7 @@ def to_latex(table: Table) -> str:
 def _pages(
     rows: Sequence[tuple[str, list[Cell]]], sizes: Sequence[float] | None, lines: int
 ) -> list[list[tuple[str, list[Cell]]]]:
-    """Rows whose lines fill a page each; `lines` are taken of the first."""
+    """Split rows into pages by their number of lines; `lines` are used on the first page."""
     pages: list[list[tuple[str, list[Cell]]]] = [[]]
     for name, cells in rows:
         needed = 1

@@ -1,4 +1,4 @@
-"""What is measured on predictions, and their rows."""
+"""Measures of predictions, and galleries of rows."""
 
 from nearwise.conditions import require_extra
 

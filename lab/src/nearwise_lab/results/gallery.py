@@ -38,7 +38,7 @@ def image_shape(dataset: Dataset) -> tuple[int, ...] | None:
 
 
 def choose_gallery_rows(y: np.ndarray, proba: np.ndarray) -> list[tuple[int, str]]:
-    """Pick the surest mistakes and the least sure right answers by y (n,) and proba (n, classes).
+    """Pick the most confident errors and least confident hits by y (n,) and proba (n, classes).
 
     Returns (test position, "wrong" or "uncertain"): at most 8 of each; wrong ones first, the surest
     first. A right answer counts as uncertain below a probability of 0.95.
@@ -131,7 +131,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class ShownNeighbor:
-    """A neighbor beside its query; `agrees`: whether its label is the true one."""
+    """A neighbor of a shown row; `agrees`: whether its label is the true one."""
 
     label: str
     weight: float
@@ -156,14 +156,14 @@ class Example:
 
     @property
     def prediction(self) -> str:
-        """What was predicted and how surely, and the truth where it was another."""
+        """Predicted label with its confidence, and the true label of an error."""
         prediction = f"{self.predicted} ({100 * self.confidence:.0f} %)"
         return f"{prediction}, true {self.true}" if self.why == "wrong" else prediction
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """What the page shows of one data set and method."""
+    """Examples of one data set and method on the page."""
 
     dataset: str
     method: str
@@ -173,7 +173,7 @@ class Gallery:
     uncertain: list[Example]
 
     def parts(self) -> list[tuple[str, list[Example]]]:
-        """Wrong and unsure examples, where there are any, with words for a title."""
+        """Wrong and unsure examples with title texts, without empty lists."""
         unsure = ("where {} was right but unsure", self.uncertain)
         found = [("where {} was wrong", self.wrong), unsure]
         return [part for part in found if part[1]]
@@ -200,7 +200,7 @@ class Gallery:
 
 
 def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, Any]) -> Gallery:
-    """Turn a gallery of `make_gallery`, read from JSON, into what the page shows.
+    """Convert a gallery of `make_gallery`, read from JSON, for the page.
 
     Images become PNGs, tables are cut to the columns in which the shown rows differ most.
     """
@@ -274,7 +274,7 @@ def png_uri(pixels: np.ndarray, low: float, high: float) -> str:
 
 
 def _telling_columns(rows: Sequence[dict[str, Any]], n_columns: int) -> list[int]:
-    """At most eight columns, in their order: those with the most distinct values shown."""
+    """Choose at most eight columns with the most distinct values, in their order."""
     distinct = [-len({str(row[i]) for row in _shown_rows(rows)}) for i in range(n_columns)]
     return sorted(np.argsort(distinct, kind="stable")[:MAX_COLUMNS].tolist())
 

@@ -1,4 +1,4 @@
-"""What is measured on predictions, how it is shown, and which difference counts as better."""
+"""Measures of predictions, their format, and rules for better and worse."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Measure:
-    """How a column of the records is shown.
+    """Format of a column of the records.
 
     `key` is a field of `Record`, or a path into its details, such as "shots.many". Values are
     multiplied by `scale`; `interval` says whether half the interval stands beside the mean, and
@@ -218,7 +218,7 @@ class Cell:
 
     @property
     def line(self) -> str:
-        """Everything in one line."""
+        """Text and detail in one line."""
         return f"{self.text} {self.detail}".rstrip()
 
 
@@ -244,7 +244,7 @@ def show_mean(mean: Mean | None, measure: Measure) -> str:
 
 
 def difference_cell(difference: PairedDifference | None, measure: Measure) -> Cell:
-    """Show a difference with its interval and the word for it."""
+    """Show a difference with its interval and verdict."""
     if difference is None:
         return Cell(EMPTY)
     digits, scale = measure.digits, measure.scale

@@ -1,1 +1,1 @@
-"""What the lab's trainings do beside the library's: settings, rates, averages, terms of a loss."""
+"""Training code of the lab beyond the library's: settings, schedules, averages, losses."""

@@ -1,4 +1,4 @@
-"""Random rotations and colors of images, beside the changes of the library."""
+"""Random rotations and colors of images, in addition to the library's augmentation."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Rows that are drawn more often: those whose neighbors are of other classes."""
+"""Weighted sampling of hard rows: rows with neighbors of other classes."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def weighted_batches(
     generator: torch.Generator,
     row_weights: Tensor,
 ) -> Iterator[Batch]:
-    """Split an epoch as `epoch_batches` does, some rows more often than others.
+    """Split an epoch as in `epoch_batches`, with sampling weights for rows.
 
     Rows are drawn in proportion to `row_weights` (n_rows,), with replacement; a row drawn twice in
     one batch is kept once.
@@ -37,7 +37,7 @@ def weighted_batches(
 def neighbor_disagreement(
     keys: Tensor, labels: Tensor, ids: Tensor, n_classes: int, n_neighbors: int = 10
 ) -> Tensor:
-    """Share (n,) of a row's nearest neighbors, itself left out by id, that are of another class.
+    """Share (n,) of a row's neighbors with another class; the row itself is left out by id.
 
     Labels are class positions (n,) or probabilities (n, n_classes).
     """
@@ -48,7 +48,7 @@ def neighbor_disagreement(
 
 
 def hard_row_weights(disagreement: Tensor, *, fraction: float = 0.3, weight: float = 2.0) -> Tensor:
-    """Give the hardest `fraction` of the rows the sampling weight `weight`, the others 1.
+    """Return sampling weights: `weight` for the hardest `fraction` of the rows, 1 for the others.
 
     A row whose neighbors all agree is never hard, however few hard rows there are.
     """

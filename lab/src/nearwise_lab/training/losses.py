@@ -1,4 +1,4 @@
-"""Losses of the original study: on the keys of a batch, and on its surest rows."""
+"""Losses of the original study, on a batch's embeddings and its most confident rows."""
 
 from typing import Literal
 
@@ -60,7 +60,7 @@ def supervised_contrastive(
 
 
 def selective_risk(losses: Tensor, confidence: Tensor) -> Tensor:
-    """Mean loss of the surest rows, averaged over how many of them are kept: AURC with any loss.
+    """Mean loss of the most confident rows, averaged over coverages: AURC with any loss.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Settings of the runs of vision transformers and neural fields, and their part in the loop."""
+"""Settings of the runs of vision transformers and neural fields, and their training loss."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -63,12 +63,12 @@ class RunConfig(EngineConfig):
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
 
     def decides(self) -> dict[str, Any]:
-        """Return the settings on which the result depends."""
+        """Return the settings that change the result."""
         return self.model_dump(exclude=FREE_SETTINGS)
 
 
 class RunLoss(BatchLoss):
-    """Any loss of batches of rows, minimised as a `RunConfig` says; see `BatchLoss`."""
+    """Any loss of batches of rows, minimized with a `RunConfig`; see `BatchLoss`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class RunLoss(BatchLoss):
         self.settings, self.gradient_clip = settings, settings.gradient_clip
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
-        """Optimizer of the groups that decay and of those that do not."""
+        """Make the optimizer, with groups with and without weight decay."""
         settings = self.settings
         groups = parameter_groups(self.model, settings.weight_decay)
         for group in groups if settings.decay_all else ():
@@ -116,17 +116,17 @@ class RunLoss(BatchLoss):
         return MovingAverage(self.model, self.settings.ema_decay)
 
     def evaluation_due(self, epoch: int) -> bool:
-        """Whether it is the epoch's turn."""
+        """Whether this epoch ends with an evaluation."""
         return epoch % self.settings.evaluate_every == 0
 
     def checkpoint_due(self, epoch: int, seconds: float) -> bool:
-        """Whether it is the epoch's turn."""
+        """Whether this epoch ends with a checkpoint."""
         return epoch % self.settings.checkpoint_every == 0
 
 
 @contextmanager
 def compiled(module: nn.Module, settings: RunConfig) -> Iterator[None]:
-    """Compile the module's call inside, where the settings require it."""
+    """Compile the module's call within the context, if the settings require it."""
     if settings.compile:
         module.compile(mode=settings.compile_mode)
     try:
@@ -137,7 +137,7 @@ def compiled(module: nn.Module, settings: RunConfig) -> Iterator[None]:
 
 
 def count_plateaus(values: Sequence[float], patience: int) -> int:
-    """How often `values` failed to fall for more than `patience` steps in a row.
+    """Count the plateaus: more than `patience` steps in a row without an improvement.
 
     The rule of torch's ReduceLROnPlateau (mode "min"), as a function of the values so far, so
     that nothing has to be kept beside them.
@@ -156,7 +156,7 @@ def count_plateaus(values: Sequence[float], patience: int) -> int:
 
 
 class MovingAverage(WeightAverage):
-    """Moving average of the floating tensors of a module's state; others are taken as they are.
+    """Moving average of the floating tensors of a module's state; other tensors are copied.
 
     The decay of step t is ``min(decay, (1 + t) / (10 + t))``, so that the first weights are
     forgotten soon.
@@ -168,7 +168,7 @@ class MovingAverage(WeightAverage):
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take the weights in after step `step`, counted from 0."""
+        """Update the average after step `step`, counted from 0."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
         averaged: list[Tensor] = []
         new: list[Tensor] = []
@@ -182,7 +182,7 @@ class MovingAverage(WeightAverage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the module the averaged weights inside, and its own again after."""
+        """Load the averaged weights within the context; restore the module's own after."""
         present = copied_state(self.model.state_dict())
         self.model.load_state_dict(self.state)
         try:

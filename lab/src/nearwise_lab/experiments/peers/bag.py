@@ -1,4 +1,4 @@
-"""One bag and one temperature for every peer: what this library's own classifier gets, they get."""
+"""Bagging and a temperature for every peer, as for the library's own classifier."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -18,7 +18,7 @@ Opinions = Literal["folds", "folds, refitted", "out-of-bag"]
 
 @dataclass(eq=False, repr=False)
 class TemperedBag(Peer):
-    """Members that each leave out a fold, and one temperature from their predictions of it.
+    """Members that each leave out a fold, and one temperature fitted to out-of-fold predictions.
 
     Probabilities are the mean of the members', each divided by the temperature that has the lowest
     NLL on rows that a member was not fitted to.
@@ -71,7 +71,7 @@ class TemperedBag(Peer):
         return member
 
     def _cross_fit(self, X: Table, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Predictions (n, C) for rows left out, and which of them have a class that was known."""
+        """Out-of-fold predictions (n, C), and a mask of rows with a class known in training."""
         kind = StratifiedKFold if np.bincount(labels).min() >= self.n_folds else KFold
         folds = kind(min(self.n_folds, len(labels)), shuffle=True, random_state=self.random_state)
         unseen = np.zeros((len(labels), len(self.classes_)))
@@ -90,7 +90,7 @@ class TemperedBag(Peer):
         return unseen, known
 
     def _predict(self, member: Any, X: Table) -> np.ndarray:
-        """Probabilities over all classes; those that a member lacks get 0."""
+        """Probabilities over all classes; 0 for classes that a member lacks."""
         given = np.asarray(member.predict_proba(X), dtype=np.float64)
         proba = np.zeros((len(given), len(self.classes_)))
         proba[:, np.asarray(member.classes_, dtype=np.int64)] = given

@@ -51,7 +51,7 @@ class Checkpoint:
 
 
 def find_checkpoints(given: Sequence[str]) -> dict[str, Checkpoint]:
-    """Read what ``--peer-weights`` is given: checkpoints by the name of the model.
+    """Parse ``--peer-weights`` into checkpoints by model name.
 
     Each is NAME=PATH, or a folder with checkpoints whose names begin with that of a model
     (``tabicl-classifier-v2-20260212.ckpt``); regressors are left out. ValueError if a name is
@@ -100,7 +100,7 @@ def _in_folder(folder: Path) -> dict[str, Checkpoint]:
 def as_checkpoints(
     given: Mapping[str, str | os.PathLike[str] | Checkpoint] | None,
 ) -> dict[str, Checkpoint]:
-    """Check the checkpoints that `compare` is given by name."""
+    """Check the checkpoints that are passed to `compare` by name."""
     if unknown := sorted({*(given or {})} - {*CLASSES}):
         raise ValueError(f"peer_weights has {', '.join(unknown)}; known: {', '.join(CLASSES)}.")
     return {
@@ -123,7 +123,7 @@ class PretrainedClassifier(Peer):
     random_state: int = 0
 
     def fit(self, X: Table, y: np.ndarray) -> Self:
-        """Take the rows as the context."""
+        """Load the model with these rows as its context."""
         path, seed = self.checkpoint.path, self.random_state
         if not path.exists():  # the packages would download it
             raise FileNotFoundError(f"the checkpoint {path} is gone.")

@@ -28,7 +28,7 @@ ESTIMATORS: dict[Network, tuple[str, dict[str, Any]]] = {
 
 @dataclass(eq=False, repr=False)
 class TabularNetwork(Peer):
-    """One fit of a network of pytabkit, stopped on rows left out; one member of a `TemperedBag`.
+    """One fit of a pytabkit network with early stopping on held-out rows; for `TemperedBag`.
 
     It runs on the CPU. What pytabkit prints is kept back, and the seeds that it sets are put back.
     `settings` are of the estimator, beside those in `ESTIMATORS`.
@@ -47,7 +47,7 @@ class TabularNetwork(Peer):
     random_state: int = 0
 
     def fit(self, X: Table, y: np.ndarray, X_val: Table, y_val: np.ndarray) -> Self:
-        """Train on complete rows; `X_val` and `y_val` decide when to stop."""
+        """Train on complete rows, with early stopping on `X_val` and `y_val`."""
         with _undisturbed():
             import pytabkit
 
@@ -69,7 +69,7 @@ class TabularNetwork(Peer):
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep back what is printed and warned about; leave the global seeds and threads alone."""
+    """Suppress output and warnings; restore global seeds and the number of threads after."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     n_threads = torch.get_num_threads()
     silent = io.StringIO()

@@ -1,4 +1,4 @@
-"""What all peers share: positions of the classes, and the answer as a class."""
+"""Base class of all peers: positions of the classes, and class predictions."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ HELD_OUT = 0.15
 
 
 class Peer(ClassifierMixin, BaseEstimator):
-    """A classifier whose `fit` sets `classes_` (sorted) and whose `_proba` predicts.
+    """Base class of classifiers: `fit` sets `classes_` (sorted), `_proba` predicts.
 
     Subclasses are dataclasses: their fields are the parameters, which the constructor only stores.
     """

@@ -1,4 +1,4 @@
-"""The study of representations: neural fields trained four ways, pixels, and what probes read."""
+"""The study of representations: pixels and four kinds of neural fields, measured with probes."""
 
 from nearwise_lab.experiments.representations.comparison import (
     Cell,

@@ -1,4 +1,4 @@
-"""What the comparison measured, by encoder, probe and context, and as it is kept on disk."""
+"""Results of the comparison by encoder, probe and context, and their files on disk."""
 
 import io
 import json
@@ -29,7 +29,7 @@ ProbeRecord = Mapping[str, Any]
 
 
 class Cell(NamedTuple):
-    """One place of the study: which encoder, read by which probe, from which context."""
+    """One cell of the study's grid: encoder, probe and context."""
 
     encoder: str
     probe: str
@@ -87,17 +87,17 @@ class Comparison:
         return sorted({int(r["seed"]) for r in self.records})
 
     def part(self, part: str) -> list[ProbeRecord]:
-        """Give the records of one part of the study."""
+        """Return the records of one part of the study."""
         return [r for r in self.records if r["part"] == part]
 
     def at(self, cell: Cell, part: str = MAIN) -> list[ProbeRecord]:
-        """Give the records of one place, all seeds and draws."""
+        """Return the records of one cell, all seeds and draws."""
         return [r for r in self.part(part) if tuple(r[k] for k in Cell._fields) == cell]
 
     def values(
         self, cell: Cell, measure: str = "accuracy", part: str = MAIN
     ) -> dict[int, float]:  # fmt: skip
-        """Mean over draws of a measure, by seed; empty where nothing was measured."""
+        """Mean over draws of a measure, by seed; empty if nothing was measured."""
         found: dict[int, list[float]] = {}
         for r in self.at(cell, part):
             if r.get(measure) is not None:
@@ -109,7 +109,7 @@ class Comparison:
         return self.contrast([(1.0, first), (-1.0, second)])
 
     def contrast(self, terms: Sequence[tuple[float, Cell]]) -> PairedDifference | None:
-        """Sum weighted accuracies of several places over the same rows, seeds and draws.
+        """Sum weighted accuracies of several cells over the same rows, seeds and draws.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class Comparison:
         return with_score_interval(crossed_difference(rows), rows.mean(axis=0), most)
 
     def at_chance(self, cell: Cell) -> bool:
-        """Whether the accuracy of a place is not above that of guessing one of the classes."""
+        """Whether the accuracy of a cell is not above chance, by a binomial test."""
         records = self.at(cell)
         n, right = int(records[0]["n"]), float(np.mean([r["accuracy"] for r in records]))
         chance = 1 / int(records[0]["n_classes"])
@@ -146,13 +146,13 @@ class Comparison:
 
 
 def _ordered(names: Iterable[str], first: Sequence[str]) -> list[str]:
-    """Distinct names, those of `first` in its order, others after as they came."""
+    """Distinct names: first in the order of `first`, then in order of appearance."""
     found = list(dict.fromkeys(names))
     return [n for n in first if n in found] + [n for n in found if n not in first]
 
 
 def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> None:
-    """Keep a comparison: one JSON file and the arrays beside it, enough for the report."""
+    """Save a comparison: one JSON file and its arrays, enough for the report."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **comparison.arrays)  # type: ignore[arg-type]
     write_aside(Path(folder) / ARRAYS, buffer.getvalue())
@@ -161,7 +161,7 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> N
 
 
 def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
-    """Read what `save_comparison` kept.
+    """Load a comparison saved by `save_comparison`.
 
     Raises
     ------

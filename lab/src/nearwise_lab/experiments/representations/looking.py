@@ -1,4 +1,4 @@
-"""What is measured and kept of encoders beside probes: geometry, maps, reconstructions."""
+"""Measurements of encoders besides probes: geometry, maps, reconstructions."""
 
 import math
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def _features(
 
 
 def _sample(study: Study, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Test rows that are looked at, all or the same random ones each time, and their classes."""
+    """Test rows to measure (all or a fixed random sample), and their classes."""
     labels = study.data.test.labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:most])
     return rows, np.unique(labels, return_inverse=True)[1][rows].astype(np.int64)
@@ -87,7 +87,7 @@ def geometry(study: Study, encoders: Mapping[str, Encoder], seed: int) -> list[d
 def maps(
     study: Study, encoders: Mapping[str, Encoder], seed: int
 ) -> tuple[list[dict[str, Any]], Arrays]:
-    """Lay the features out in the plane, with how far the maps can be trusted."""
+    """Map the features to two dimensions, with the trustworthiness of each map."""
     from sklearn.manifold import trustworthiness
 
     rows, codes = _sample(study, study.config.map_rows)
@@ -142,7 +142,7 @@ def pictures(
 
 
 def tsne_map(X: Features, seed: int = 0) -> NDArray[np.float32]:
-    """Lay rows out in the plane by scikit-learn's t-SNE, from their principal components."""
+    """Map rows to two dimensions by scikit-learn's t-SNE of their principal components."""
     from sklearn.manifold import TSNE
 
     # a total variance of 1: maps do not hang on the unit of the features

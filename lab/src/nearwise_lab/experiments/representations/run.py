@@ -1,4 +1,4 @@
-"""Run the study: train what is missing, probe, measure, and keep all of it in one folder."""
+"""Run the study in one folder: train missing models, probe, measure, and save the results."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def run_comparison(
     n_jobs: Jobs = 1,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare neural fields, pixels and other encoders under one suite of probes.
+    """Compare neural fields, pixels and other encoders with the same probes.
 
     What is finished is kept in `folder` and not done again: models, features, records, geometry.
 
@@ -120,7 +120,7 @@ def _chosen_arms(names: Sequence[str] | None, others: Mapping[str, Encoder]) -> 
 
 
 def _check_images(config: StudyConfig, data: ProbeData) -> None:
-    """Refuse what would only fail once all fields are trained."""
+    """Check images and contexts before training, rather than fail after it."""
     height, width = as_images(data.test.images[:1]).shape[2:]
     for context in config.contexts:
         Context.parse(context).n_shown(height * width)
@@ -170,7 +170,7 @@ def _measured(
 
 
 def _processor_seconds() -> float:
-    """Processor seconds of this process and of those it started that have ended."""
+    """Processor seconds of this process and its finished child processes."""
     return sum(os.times()[:4])
 
 
@@ -228,11 +228,11 @@ Task = tuple[int, Arm, int | None]  # seed, arm, and how many of its stages alon
 
 
 class _NotMeasured(Exception):
-    """Something would have to be measured."""
+    """A measurement is missing."""
 
 
 def _measure_beforehand(study: Study, arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> int:
-    """Train and probe what the folder lacks of the arms; returns the number of processes.
+    """Train and probe the missing arms in parallel; returns the number of processes.
 
     The study finds all of it there. With as many threads it would have measured the same itself;
     with more or fewer, sums are rounded otherwise.
@@ -274,7 +274,7 @@ def _refuse(words: str) -> None:
 
 
 def _do(study: Study, task: Task, progress: Progress) -> None:
-    """Do one task in a process of its own: the first stages of a field, or an arm."""
+    """Run one task in a child process: the first stages of a field, or an arm."""
     study, (seed, arm, n_stages) = replace(study, progress=progress), task
     if n_stages is not None:
         study.train(arm, seed, n_stages)

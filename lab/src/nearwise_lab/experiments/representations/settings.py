@@ -1,4 +1,4 @@
-"""The encoders that the study compares, and its settings for the data sets it is run on."""
+"""Encoders of the study, and its settings for each data set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ _OF_STUDY = ("positions", "device", "random_state")
 
 
 class StudyConfig(StrictSettings):
-    """Settings of `run_comparison`; unknown ones raise an error that names the nearest known one.
+    """Settings of `run_comparison`; an unknown setting raises an error that suggests the nearest.
 
     Parameters
     ----------
@@ -171,13 +171,13 @@ class StudyConfig(StrictSettings):
 
     @property
     def fraction(self) -> float:
-        """Share of the pixels that sparse fields are trained on: the first sparse context's."""
+        """Share of pixels that sparse fields are trained on: the first sparse context's."""
         shares = [c.fraction for c in map(Context.parse, self.contexts) if c.kind != "full"]
         return shares[0] if shares else 0.2
 
     @property
     def protocol_contexts(self) -> tuple[str, ...]:
-        """The three ways of hiding as many pixels; none where nothing is hidden."""
+        """The three layouts of hidden pixels, with the same share; none if no pixel is hidden."""
         if not self.protocol or self.contexts == ("full",):
             return ()
         kinds: tuple[Literal["fixed", "per-image", "per-batch"], ...] = (
@@ -186,13 +186,13 @@ class StudyConfig(StrictSettings):
         return tuple(str(Context(kind, self.fraction)) for kind in kinds)
 
     def stages(self, names: Sequence[Objective]) -> list[FieldConfig]:
-        """Give the settings of the stages of a field's training."""
+        """Return the settings of the training stages of a field."""
         chosen = {"preset": self.preset, "context": self.fraction, **self.field}
         return stage_configs(names, chosen, self.epochs, self.finetune_epochs)
 
 
 def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyConfig:
-    """Give the settings for a data set: its recipe, then what is changed, in nested ones too.
+    """Return the settings for a data set: its recipe with `changes`, also in nested settings.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ Records = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Study:
-    """What decides the numbers of a folder, and a callable that shows what is being done."""
+    """Settings, data and folder of a study, and its progress callback."""
 
     name: str
     data: ProbeData
@@ -54,7 +54,7 @@ class Study:
         return channels, height, width
 
     def train(self, arm: Arm, seed: int, n_stages: int | None = None) -> FieldRun:
-        """Train a field, or find it; a stage that two arms share is trained once."""
+        """Train a field, or load it; a stage of two arms is trained once."""
         return run_field(
             self.data,
             self.config.stages(arm.stages[:n_stages]),
@@ -66,12 +66,12 @@ class Study:
         )
 
     def is_trained(self, stages: Sequence[Objective], seed: int) -> bool:
-        """Whether a field is there."""
+        """Whether a field is trained."""
         wanted = self.config.stages(stages)
         return find_field(self.data, wanted, self.folder / "models", seed=seed) is not None
 
     def encoders(self, arms: Sequence[Arm], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Every encoder of the arms, trained where it is missing; and the runs of the fields."""
+        """Every encoder of the arms, trained if missing; and the runs of the fields."""
         fields = {arm.name: self.train(arm, seed) for arm in arms if arm.stages}
         channels, height, width = self.shape
         made: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class Study:
         return made, fields
 
     def probe(self, encoders: Mapping[str, Encoder], seed: int) -> Records:
-        """Measure all parts of the study; what the folder holds is not measured again."""
+        """Measure all parts of the study, except results that are in the folder."""
         config = self.config
         light = [p for p in config.probes if p not in _HEAVY]
         heavy = [p for p in config.probes if p in _HEAVY]
@@ -140,7 +140,7 @@ class Study:
     def _readings(
         self, name: str, encoder: Any, probes: Sequence[str], contexts: Sequence[str], seed: int
     ) -> list[tuple[Any, list[str], list[str]]]:
-        """Return which encoder each probe reads from each context.
+        """Return the encoder for each probe and context.
 
         Patches with holes do not distinguish a hidden pixel from a black one. So where pixels are
         hidden, probes that read tokens get the original pixels as fields do: as points, with the
@@ -173,7 +173,7 @@ class Study:
         }
 
     def _untrained(self, seed: int) -> PerceiverAutoencoder:
-        """Make the network that the fields of a seed start as."""
+        """Make the untrained network of the fields of a seed."""
         channels, height, width = self.shape
         (config,) = self.config.stages(["reconstruction"])
         return PerceiverAutoencoder(config.perceiver((height, width), channels), random_state=seed)

@@ -1,4 +1,4 @@
-"""The original study: replayed as it was, its experiments, and the corrected method beside it."""
+"""The original study: its replay, its experiments, and the corrected method."""
 
 from nearwise_lab.experiments.study.findings import fit_hyperbola
 from nearwise_lab.experiments.study.presets import (

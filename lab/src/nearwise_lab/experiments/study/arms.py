@@ -1,4 +1,4 @@
-"""What every experiment varies: its conditions, and the parts that an ablation changes."""
+"""Conditions of every experiment, and the parts that an ablation changes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,13 +64,13 @@ class Case:
 
     @property
     def label(self) -> str:
-        """What was varied, for the progress bar."""
+        """Condition and noise, for the progress bar."""
         noise = f"{self.noise_kind} {self.noise:g}" if self.noise else ""
         return " · ".join(filter(None, (self.condition, noise)))
 
 
 def cases(session: Session, experiment: str) -> list[Case]:
-    """Conditions of an experiment, in the order in which they are measured."""
+    """Conditions of an experiment, in the order of their measurement."""
     preset = session.preset
     if experiment == "k-sweep":
         return [Case(f"k={k}", {"n_neighbors": k}) for k in preset.sweep_k]

@@ -1,4 +1,4 @@
-"""The corrected method ("v1"): forms of AttnKNNClassifier, beside what they are compared with.
+"""The corrected method ("v1"): forms of AttnKNNClassifier, and their baselines.
 
 On images that is the network that its memory's keys come from, and plain neighbors of these keys:
 what differs is what is made of them. On columns these are methods of a comparison. There the head
@@ -79,7 +79,7 @@ def corrected_jobs(session: Session, experiment: str) -> list[Job]:
 
 
 def _theory(session: Session) -> Job:
-    """Error against k and purity among the neighbors that the classifier finds."""
+    """Error against k, and purity, of the classifier's neighbors."""
     blanks = tuple(session.blank("theory", "attention", name) for name in CLASSIFIER_FINDINGS)
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
@@ -96,7 +96,7 @@ def _theory(session: Session) -> Job:
 
 
 def _of_columns(session: Session, experiment: str, case: Case) -> list[Job]:
-    """Make a job for each method, fitted to the rows of the case.
+    """Make one job per method, fitted to the rows of the case.
 
     Wrong labels in the memory alone are not a case: nothing is trained ahead.
     """
@@ -155,7 +155,7 @@ def _trial(session: Session, experiment: str, case: Case, method: Method) -> Job
 
 
 def _of_images(session: Session, experiment: str, case: Case) -> list[Job]:
-    """Make a job for each form of the classifier; what stands beside precedes the first."""
+    """Make one job per form of the classifier; the first also measures the baselines."""
     beside, view = (
         BESIDE[experiment][0],
         "flip" if session.inputs.x_train.shape[1] == 3 else "shift",
@@ -195,12 +195,12 @@ def _fit(
 
 
 def _count_networks(session: Session) -> int:
-    """Count the fits whose networks lie in the folder of checkpoints."""
+    """Count the fits with networks in the folder of checkpoints."""
     return len(list(session.networks.glob("*")))
 
 
 def _memory_noise(session: Session) -> Job:
-    """One classifier fitted to the right labels, whose memory is then given wrong ones."""
+    """Fit a classifier to right labels, then put wrong labels into its memory."""
     methods = (*PLAIN, "attention")
     drawn = [case for case in cases(session, "label-noise") if "human" not in case.noise_kind]
     blanks = [
@@ -233,7 +233,7 @@ def _beside(
     session: Session, blanks: Sequence[Record], space: KeySpace, inputs: StudyInputs,
     k: int = N_NEIGHBORS,
 ) -> Iterator[Record]:  # fmt: skip
-    """Measure the network and plain neighbors of its keys."""
+    """Measure the network, and plain k-NN on its embedding."""
     for blank in blanks:
         if (found := space.predict(blank.method, k)) is not None:
             aligned = replace(found, proba=align(found.proba, space.classes, inputs.classes))
@@ -243,7 +243,7 @@ def _beside(
 def _measured_parts(
     session: Session, blank: Record, model: Any, inputs: StudyInputs, fit_seconds: float | None
 ) -> Iterator[Record]:
-    """Measure a classifier; its two halves precede it."""
+    """Measure a classifier; rows of its two halves come first."""
     images = inputs.X_test
     model.predict_proba(images[:WARM_UP_ROWS])
     start = time.perf_counter()

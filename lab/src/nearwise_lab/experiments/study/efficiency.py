@@ -1,4 +1,4 @@
-"""The study's efficiency experiment: times of indexes, what they find, and times of weightings."""
+"""The study's efficiency experiment: time and recall of indexes, time of weightings."""
 
 import statistics
 import time
@@ -46,12 +46,12 @@ class EfficiencySize:
 
     @classmethod
     def of(cls, small: bool) -> "EfficiencySize":
-        """Give the study's size, or a small one."""
+        """Return the study's size, or a small one."""
         return cls(4000, 64, 10, 200) if small else cls()
 
     @property
     def name(self) -> str:
-        """What records call the data."""
+        """Name of the data in records."""
         return f"random-{self.n_rows}x{self.dim}"
 
 
@@ -119,7 +119,7 @@ def measure_index(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) ->
 
 
 def measure_weighting(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) -> dict[str, Any]:
-    """Time one of `WEIGHTINGS` of neighbors that are found already, until votes are counted.
+    """Time one of `WEIGHTINGS` on neighbors that are already found, up to the vote.
 
     The median of seven repeats; labels and first weights are drawn, and do not change the time.
     """
@@ -156,6 +156,6 @@ def _weighting(
 
 
 def recall(found: Tensor, true: Tensor) -> float:
-    """Share of the true neighbors (n, k) that are among those found (n, k)."""
+    """Recall: share of the true neighbors (n, k) among the found ones (n, k)."""
     hits = (found.unsqueeze(2) == true.unsqueeze(1)).any(dim=1)
     return float(hits.float().mean())

@@ -27,7 +27,7 @@ STUDY_NLL_CLIP = 1e-9
 
 @dataclass(frozen=True)
 class Prediction:
-    """One method's probabilities (n_test, n_classes), float64, and the neighbors it consulted.
+    """One method's probabilities (n_test, n_classes), float64, and the neighbors used.
 
     `seconds` are of encoding, searching and weighing all test rows (what methods share counts for
     each), 0 where they were not measured; `encoding_seconds` are the part that is the same however

@@ -1,4 +1,4 @@
-"""What explains a run: the leak, the collapse, the error against k, norms, a map, a gallery."""
+"""Diagnostics of a run: the leak, the collapse, the error against k, norms, a map, a gallery."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -78,7 +78,7 @@ def error_curve(
 
 
 def leak(run: TrainedRun) -> dict[str, float]:
-    """Loss of the vote on the training rows, with each among its own neighbors and without.
+    """Loss of the vote on the training rows, with and without each row among its neighbors.
 
     In nats per row, of plain labels and unmixed, unaugmented rows. `self_weight` is the mean
     attention on oneself, with its standard error over rows and its even share 1 / k.
@@ -99,7 +99,7 @@ def leak(run: TrainedRun) -> dict[str, float]:
 
 
 def collapse(run: TrainedRun) -> dict[str, float]:
-    """How far the neighbors of a test row agree, beside how often they are right.
+    """Compare the purity of test rows' neighbors with the accuracy of their vote.
 
     purity is the mean share of the most common label, excess what it is over the accuracy of the
     uniform vote, memory_purity the mean share of a remembered row's neighbors, itself left out,
@@ -130,7 +130,7 @@ def _counts(labels: Tensor, n_classes: int) -> Tensor:
 
 
 def sphere(run: TrainedRun) -> dict[str, Any]:
-    """Norms of the memory's keys, and whether inner product and L2 order neighbors alike.
+    """Norms of the memory's embeddings; agreement of inner-product and L2 neighbor orders.
 
     On the sphere ``||q - k||^2 = 2 - 2 q.k``, so only ties can differ; keys are scaled to unit
     length for the order.
@@ -213,7 +213,7 @@ def _drawn_map(keys: Tensor, labels: Tensor, asked: Tensor, inputs: StudyInputs)
 
 
 def image_gallery(model: Any, inputs: StudyInputs, proba: np.ndarray) -> dict[str, Any]:
-    """Wrong and uncertain test images as the networks saw them, with their neighbors.
+    """Wrong and uncertain test images as input of the networks, with their neighbors.
 
     `model` explains images; `proba` (n_test, n_classes) is its prediction.
     """
@@ -230,13 +230,13 @@ def image_gallery(model: Any, inputs: StudyInputs, proba: np.ndarray) -> dict[st
 
 
 class Explained:
-    """A replay that names the neighbors behind its answers, as `AttnKNNClassifier` does."""
+    """A replay with the method `explain`, as in `AttnKNNClassifier`."""
 
     def __init__(self, run: TrainedRun) -> None:
         self.run = run
 
     def explain(self, images: np.ndarray) -> list[Any]:
-        """Neighbors of images (n, h, w, c), each with its weight and its pixels."""
+        """Neighbors of images (n, h, w, c), with weights and pixels."""
         run, inputs = self.run, self.run.inputs
         found = run.find(torch.from_numpy(images).permute(0, 3, 1, 2), run.preset.n_neighbors)
         parts = found.indices, found.distances.sqrt(), run.weights(found)

@@ -1,4 +1,4 @@
-"""A data set as the study's networks take it: one split as tensors, and changed views of images."""
+"""A data set as input of the study's networks: split, resized, as tensors."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -88,7 +88,7 @@ class StudyInputs:
         return digest.hexdigest()
 
     def with_labels(self, labels: np.ndarray) -> "StudyInputs":
-        """Return the same rows with other training labels, as the data set writes them."""
+        """Return the same rows with other training labels, in the data set's form."""
         return replace(self, y_train=torch.from_numpy(np.searchsorted(self.classes, labels)))
 
     def take(self, rows: np.ndarray) -> "StudyInputs":
@@ -104,7 +104,7 @@ class StudyInputs:
 
     @property
     def given_labels(self) -> np.ndarray:
-        """Training labels as the data set writes them."""
+        """Training labels in the data set's form."""
         return self.classes[self.y_train.numpy()]
 
 
@@ -171,7 +171,7 @@ def as_images(tensor: Tensor) -> np.ndarray:
 
 
 def study_augmentation(inputs: StudyInputs) -> FullAugmentation | None:
-    """Return what the study changed in training: digits are turned, others moved and recolored.
+    """Return the study's training augmentation: rotation of digits, crops and colors of others.
 
     None for columns.
     """
@@ -185,7 +185,7 @@ def study_augmentation(inputs: StudyInputs) -> FullAugmentation | None:
 
 
 def study_views(images: Tensor, seed: int, kind: Views) -> list[Tensor]:
-    """Return the four views beside the original of uint8 images (n, c, h, w).
+    """Return four further views of uint8 images (n, c, h, w).
 
     `seed` decides where each image is cropped and whether it is mirrored; `kind` is as in
     `StudyPreset`.

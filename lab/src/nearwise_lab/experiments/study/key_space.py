@@ -1,4 +1,4 @@
-"""A classifier's own network, and plain neighbors of its keys, tuned on rows it has not seen."""
+"""A classifier's own network, and plain k-NN on its embedding, tuned on held-out rows."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -43,7 +43,7 @@ class KeySpace:
     head: tuple[np.ndarray, np.ndarray] | None = None
 
     def predict(self, method: str, k: int = N_NEIGHBORS) -> Prediction | None:
-        """Predict the test rows; None where the network has no head to predict by.
+        """Predict the test rows; None if the network has no head.
 
         By the network ("cnn"), by it with a temperature, or by plain neighbors of its keys:
         "uniform" and "distance" (squared L2 over 1) at `k`, "distance-tuned" by held-out rows.
@@ -87,7 +87,7 @@ class KeySpace:
 
 
 def key_space(model: Any, images: Any) -> KeySpace:
-    """Space of a fitted classifier's network, with test images (n, h, w, c) of one view."""
+    """Embedding of a fitted classifier's network, with test images (n, h, w, c) of one view."""
     predictor = model.fitted_.predictor
     bank, judged = predictor.views.bank, predictor.judged
     rows = predictor.row_models(model.fitted_.encoded(images)[0]).cpu()

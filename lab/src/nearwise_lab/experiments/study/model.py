@@ -124,7 +124,7 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
 
 
 def make_model(preset: StudyPreset, inputs: StudyInputs, seed: int) -> StudyModel:
-    """Build the untrained model of a seed; torch's global random state is left as it was."""
+    """Build the untrained model of a seed, without changing torch's global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = StudyModel(make_embedder(preset, inputs), inputs.n_classes, preset)
@@ -152,18 +152,18 @@ def vote(weights: Tensor, labels: Tensor, n_classes: int) -> Tensor:
 
 
 def to_numpy(proba: Tensor) -> np.ndarray:
-    """Probabilities as float64 whose rows sum to 1 exactly."""
+    """Convert probabilities to float64 and normalize each row to sum 1."""
     rows: np.ndarray = proba.double().cpu().numpy()
     return rows / rows.sum(axis=1, keepdims=True)
 
 
 def unit(keys: Tensor) -> Tensor:
-    """Keys at unit L2 length; those of half precision are a little off it."""
+    """Normalize embeddings to unit L2 norm; in half precision it is only near 1."""
     return F.normalize(keys, dim=1)
 
 
 class Memory(NamedTuple):
-    """Keys (n, dim) and labels (n,) of the remembered rows."""
+    """Embeddings (n, dim) and labels (n,) of the rows in memory."""
 
     keys: Tensor
     labels: Tensor
@@ -189,7 +189,7 @@ class Found:
 
 
 def training_neighbors(keys: Tensor, k: int, *, leave_self_out: bool) -> Found:
-    """Find the `k` (or all) neighbors of training rows with these keys (n, dim) among themselves.
+    """Find the `k` (or all) neighbors of training rows among themselves, by keys (n, dim).
 
     As in the study each finds itself first, unless it is left out, by its id.
     """
@@ -213,7 +213,7 @@ def look_up(
 
 
 def _now(query: Tensor) -> float:
-    """Time when what was asked of the device of `query` is done."""
+    """Synchronise the device of `query` and return the time."""
     if query.is_cuda:
         torch.cuda.synchronize(query.device)
     return time.perf_counter()

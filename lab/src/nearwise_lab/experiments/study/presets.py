@@ -1,4 +1,4 @@
-"""The original study's settings, version by version, with the defects each of them has."""
+"""The original study's settings, version by version, with the defects of each."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -53,7 +53,7 @@ _ALWAYS = (
 
 
 class StudyPreset(StrictSettings):
-    """Settings of one version of the study; unknown ones raise an error that names the nearest.
+    """Settings of one version of the study; an unknown one raises an error with a suggestion.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class StudyPreset(StrictSettings):
 
     @property
     def noise_grid(self) -> list[tuple[float, NoiseKind]]:
-        """Rates and kinds of label noise, each once; no noise is of no kind."""
+        """Rates and kinds of label noise, each once; rate 0 has no kind."""
         return [
             *((rate, "symmetric") for rate in self.noise_rates),
             *((rate, "asymmetric") for rate in self.noise_rates if rate),
@@ -213,7 +213,7 @@ class StudyPreset(StrictSettings):
 
     @property
     def defects(self) -> dict[str, str]:
-        """Named defects of this version as it is set here, with what each does."""
+        """Defects of this version with its settings, by name, each with its effect."""
         found = ["misaligned"] if self.objective == "classifier" else []
         found += [d for d in _ALWAYS if not (d in ("leak", "collapse") and self.leave_self_out)]
         found += ["mixup-neighbors"] if self.mixup_alpha else []
@@ -278,7 +278,7 @@ _SMALL_PHOTOS: dict[str, Any] = {"max_rows": 800, "max_test_rows": 300, "epochs"
 
 
 def get_preset(name: str) -> StudyPreset:
-    """Look one of the study's presets up; a wrong name lists the right ones and the nearest."""
+    """Find a preset of the study by name; the error for a wrong name suggests the nearest."""
     check_preset_name(name)
     if name == CORRECTED:
         raise ValueError(
@@ -354,6 +354,6 @@ def has_local_weights(backbone: str) -> bool:
 def change_preset(
     preset: StudyPreset | Mapping[str, Any], changes: Mapping[str, Any]
 ) -> StudyPreset:
-    """Return the preset with fields changed and checked again; unknown ones get a hint."""
+    """Return the preset with changed fields, validated again; unknown ones get a hint."""
     settings = preset.model_dump() if isinstance(preset, StudyPreset) else dict(preset)
     return StudyPreset(**settings | dict(changes))

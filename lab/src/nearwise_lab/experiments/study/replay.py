@@ -1,4 +1,4 @@
-"""The study's training as it was, defects included: neighbors searched ahead, self among them."""
+"""The study's training with its defects: neighbors searched in advance, the row itself included."""
 
 import hashlib
 import json
@@ -73,7 +73,7 @@ class TrainedRun:
 
     @property
     def seconds(self) -> float:
-        """Training time in seconds, breaks left out."""
+        """Training time in seconds, without breaks."""
         return float(sum(record["seconds"] for record in self.history))
 
     def find(self, rows: Tensor, k: int) -> Found:
@@ -91,7 +91,7 @@ class TrainedRun:
 
 
 def run_digest(inputs: StudyInputs, preset: StudyPreset) -> str:
-    """Hash of what decides a replay: rows, labels, seed and training settings."""
+    """Hash of a replay's rows, labels, seed and training settings."""
     settings = preset.model_dump(exclude=set(_EVALUATION))
     described = json.dumps([settings, inputs.seed, inputs.digest], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()
@@ -105,7 +105,7 @@ def train_replay(
     checkpoint: str | Path | None = None,
     progress: Progress | None = None,
 ) -> TrainedRun:
-    """Train embedder and attention as the study did.
+    """Train embedder and attention as in the study.
 
     The neighbors of every training row are found in the training memory, the row itself
     included unless `preset.leave_self_out`, and used until the next refresh. AdamW trains the
@@ -139,7 +139,7 @@ def train_replay(
 
 
 class ReplayObjective(Objective):
-    """The study's loss, and what it does at the start of every few epochs.
+    """The study's loss, with a neighbor search at the start of every few epochs.
 
     `neighbors` and `memory` are those of the last refresh, of all training rows.
     """
@@ -164,17 +164,17 @@ class ReplayObjective(Objective):
         self.row_weights: Tensor | None = None
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
-        """AdamW, with a rate of its own for the embedder."""
+        """AdamW, with a separate learning rate for the embedder."""
         groups = self.study.parameter_groups(self.preset)
         return torch.optim.AdamW(groups, weight_decay=self.preset.weight_decay)
 
     def clean_memory(self) -> Memory:
-        """Keys of all training rows as they are, and their labels."""
+        """Embeddings of all training rows without augmentation, and their labels."""
         keys = encode(self.study.embedder, self.rows, self.rows.device, self.preset.precision)
         return Memory(keys, self.labels)
 
     def refresh(self) -> None:
-        """Find the training rows' neighbors again, and the hard rows with them."""
+        """Update the training rows' neighbors, and the weights of hard rows."""
         preset, memory = self.preset, self.clean_memory()
         self.memory = memory
         self.neighbors = training_neighbors(
@@ -275,7 +275,7 @@ class ReplayObjective(Objective):
         return parts, float(-picked.log().mean())
 
     def evaluate(self, epoch: int) -> dict[str, Any]:
-        """Accuracy on the test rows, as there."""
+        """Accuracy on the test rows, measured per epoch as in the study."""
         memory, preset, inputs = self.clean_memory(), self.preset, self.inputs
         found = look_up(self.study, inputs.x_test, memory, preset.n_neighbors, preset.precision)
         weights = attention_weights(self.study, found, memory)
@@ -303,11 +303,11 @@ class ReplayObjective(Objective):
         }
 
     def checkpoint_due(self, epoch: int, seconds: float) -> bool:
-        """Every epoch."""
+        """Whether to write a checkpoint: after every epoch."""
         return True
 
     def state(self) -> dict[str, Tensor]:
-        """Keep what was found at the last refresh."""
+        """Neighbors, memory and row weights of the last refresh, for a checkpoint."""
         if self.neighbors is None or self.memory is None:
             return {}
         found, more = self.neighbors, self.row_weights
@@ -315,7 +315,7 @@ class ReplayObjective(Objective):
         return kept if more is None else {**kept, "row_weights": more}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take it back."""
+        """Restore the result of `state`."""
         if state:
             self.memory = Memory(state["memory"], self.labels)
             self.neighbors = Found(state["memory"], state["distances"], state["indices"])

@@ -77,7 +77,7 @@ def _sweep(session: Session) -> Job:
 
 
 def _theory(session: Session) -> Job:
-    """Find what explains the replay; the numbers are in `details`."""
+    """Compute diagnostics of the replay; the numbers are in `details`."""
     blanks = tuple(session.blank("theory", "attention", name) for name in REPLAY_FINDINGS)
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
@@ -90,7 +90,7 @@ def _theory(session: Session) -> Job:
 
 
 def _applies(session: Session, changes: dict[str, Any]) -> bool:
-    """Whether changes change something of the preset."""
+    """Whether changes apply to the preset."""
     preset, is_images = session.preset, session.inputs.is_images
     if all(getattr(preset, name) == value for name, value in changes.items()):
         return False
@@ -102,7 +102,7 @@ def _applies(session: Session, changes: dict[str, Any]) -> bool:
 
 
 def _evaluation(session: Session, experiment: str, case: Case, *, in_memory: bool = False) -> Job:
-    """Train (or read back) a replay and evaluate it; `in_memory`: trained on all rows."""
+    """Train (or load) a replay and evaluate it; `in_memory`: trained on all rows."""
     every = NEIGHBOR_METHODS if experiment == "main" else (*SHORT_METHODS, TTA)
     methods = [m for m in every if m != TTA or session.dataset.kind == "images"]
     condition = case.in_memory if in_memory else case.condition

@@ -1,4 +1,4 @@
-"""One data set, preset and seed: what is trained on first use, and read back later."""
+"""One data set, preset and seed, with lazy training and loading of its models."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from nearwise_lab.records import Record
 
 @dataclass
 class Session:
-    """What the experiments of one seed share.
+    """Data, settings and models that all experiments of one seed use.
 
     `parameters` are those of `AttnKNNClassifier` (None replays the study), `preset` is that of a
     replay, or has the rows and grids of "v1". `out` is the results folder; its folder "checkpoints"
@@ -40,11 +40,11 @@ class Session:
 
     @cached_property
     def inputs(self) -> StudyInputs:
-        """The split with its labels as they are."""
+        """The split with the original labels."""
         return make_inputs(self.dataset, self.preset, self.seed)
 
     def title(self, *parts: str) -> str:
-        """Name a job on the progress bar."""
+        """Title of a job on the progress bar."""
         start = (self.dataset.name, self.preset.name, f"seed {self.seed}")
         return " · ".join(filter(None, (*start, *parts)))
 
@@ -56,7 +56,7 @@ class Session:
         noise: float = 0.0,
         noise_kind: str = "symmetric",
     ) -> Record:
-        """Row of this session before anything is measured; its key is final."""
+        """Empty row of this session, with its final key."""
         return Record(
             self.dataset.name, method, self.seed, noise, noise_kind,
             experiment=experiment, preset=self.preset.name, condition=condition, **self.facts,
@@ -64,11 +64,11 @@ class Session:
 
     @cached_property
     def clean(self) -> TrainedRun:
-        """The replay on the labels and rows as they are, trained once."""
+        """The replay on the original rows and labels, trained once."""
         return self._replay(self.inputs, self.preset, run_digest(self.inputs, self.preset))
 
     def replay(self, inputs: StudyInputs, preset: StudyPreset) -> TrainedRun:
-        """Train (or read back) a replay on these rows."""
+        """Train (or load) a replay on these rows."""
         digest = run_digest(inputs, preset)
         if digest == run_digest(self.inputs, self.preset):
             return self.clean
@@ -81,7 +81,7 @@ class Session:
         )  # fmt: skip
 
     def upper_bound(self, inputs: StudyInputs) -> UpperBound:
-        """Train (or read back) the parametric upper bound on these rows."""
+        """Train (or load) the parametric upper bound on these rows."""
         settings = self.preset.model_dump_json(exclude={"name"})
         place = self._place("upper-bound", f"{settings}{inputs.seed}{inputs.digest}")
         return train_upper_bound(
@@ -101,7 +101,7 @@ class Session:
 
     @property
     def networks(self) -> Path:
-        """Trained networks of "v1"; fits that differ in views or heads alone share theirs."""
+        """Checkpoints of "v1" networks; fits that differ only in views or heads share them."""
         return self.out / "checkpoints" / "attention"
 
     def classifier(self, **changes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The user's settings: read from a file, and laid over those of a preset or of "v1"."""
+"""The user's settings: read from a file, then merged with a preset or with "v1"."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -82,14 +82,14 @@ def resolve(
 
 
 def deciding(preset: StudyPreset, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Gather what decides the results."""
+    """Collect the settings that determine the results."""
     if parameters is None:
         return preset.model_dump()
     return {**preset.model_dump(include={"name", *STUDY_FIELDS}), **parameters}
 
 
 def check_parameters(parameters: Mapping[str, Any], dataset: Dataset) -> None:
-    """Refuse values that no fit to the data set takes, before anything is run."""
+    """Check the classifier's parameters before any run."""
     from nearwise.estimators.fit.parameter_checks import check_settings
 
     size = len(dataset), len(dataset.classes)
@@ -97,7 +97,7 @@ def check_parameters(parameters: Mapping[str, Any], dataset: Dataset) -> None:
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide the user's settings into those of the study's frame and of the classifier.
+    """Split the user's settings into study settings and classifier settings.
 
     ValueError if a name belongs to neither; the nearest known one is named.
     """

@@ -45,7 +45,7 @@ def run_experiment(
     progress: bool = True,
     command: str | None = None,
 ) -> list[Record]:
-    """Run an experiment of the study, as it was ("v0.1" to "v0.6") or corrected ("v1").
+    """Run an experiment of the study with a replayed ("v0.1" to "v0.6") or corrected preset ("v1").
 
     Every finished row is appended to `out`/records.jsonl and skipped by a second run; training
     goes on from its last epoch. A folder takes further experiments, presets, data sets and seeds

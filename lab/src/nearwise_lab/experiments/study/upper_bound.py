@@ -40,29 +40,29 @@ class UpperBound(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Training time in seconds, breaks left out."""
+        """Training time in seconds, without breaks."""
         return float(sum(record["seconds"] for record in self.history))
 
 
 def held_out_temperature(held_out: np.ndarray, labels: np.ndarray) -> float:
-    """Temperature for a network, fitted to its probabilities (n, n_classes) of held-out rows."""
+    """Temperature for a network, fitted to probabilities (n, n_classes) of held-out rows."""
     return fit_temperature(held_out, labels, ridge=_RIDGE / len(labels))
 
 
 class UpperBoundConfig(TrainConfig):
-    """Settings of the upper bound's training: those of `TrainConfig`, with the study's changes."""
+    """`TrainConfig` of the upper bound, with the study's augmentation."""
 
     augment: FullAugmentation | None = None
 
 
 class UpperBoundObjective(EmbedderObjective):
-    """Cross-entropy of images that are changed as in the study; gradients are not clipped."""
+    """Cross-entropy of images under the study's augmentation; gradients are not clipped."""
 
     settings: UpperBoundConfig
     gradient_clip = None
 
     def changed(self, x_num: Tensor, positions: Tensor, generator: torch.Generator) -> Tensor:
-        """Rows as the study changes them at random."""
+        """Apply the study's random augmentation."""
         augment = self.settings.augment
         return x_num if augment is None else augment_fully(x_num, augment, generator)
 
@@ -75,7 +75,7 @@ def train_upper_bound(
     checkpoint: Path,
     progress: Progress,
 ) -> UpperBound:
-    """Train backbone and linear head on the rows that are not held out.
+    """Train backbone and linear head on the rows outside the hold-out part.
 
     Cross-entropy with label smoothing, AdamW, cosine, the last epoch; the temperature is fitted on
     the held-out rows (the study had neither). `preset` has its `cnn_` settings; a killed run goes

@@ -1,4 +1,4 @@
-"""What the weighting of neighbors is worth: weightings exchanged, and nothing else.
+"""Effect of the weighting of neighbors: weightings exchanged, all else equal.
 
 One classifier is fitted. For rows that neither its memory nor its networks have seen, and for the
 test rows, it finds neighbors in its key spaces. Each weighting then turns the same neighbors into
@@ -48,7 +48,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class View:
-    """Neighbors of n queries in every key space, from one view of the queries.
+    """Neighbors of n queries in every embedding space, from one view of the queries.
 
     Per space: the inputs of the classifier's own head (`NeighborSet`, with distances, labels and
     log-weights (n, k)), positions (n, k) of the neighbors in the memory, and keys (n, width) of
@@ -75,7 +75,7 @@ Weights = list[Tensor]  # (n, k) per space; what is missing to 1 goes to the cla
 
 @dataclass(frozen=True)
 class Exchange:
-    """All that the weightings share.
+    """Data common to all weightings.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Exchange:
 
     @property
     def has_base(self) -> bool:
-        """Whether a base joins the votes."""
+        """Whether the pool includes a base."""
         return self.fitted[0].base_log_proba is not None
 
     @property
@@ -122,7 +122,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Weighed:
-    """Test predictions (n_test, C) under one weighting, and what was fitted.
+    """Test predictions (n_test, C) under one weighting, and its fitted parameters.
 
     `details` are gates of the pool, smoothing, temperature and scales of the distances, if any.
     """
@@ -165,7 +165,7 @@ def _normalised(views: list[Weights]) -> list[Weights]:
 
 
 def _plain(name: str, space: Any, scale: float | Tensor | None) -> Tensor:
-    """Weights (n, k) that go by the distance, or by nothing."""
+    """Weights (n, k) by distance, or uniform."""
     scores = space.log_weight
     if name == "distance":
         scores = scores - torch.log(space.distances.clamp_min(1e-6))
@@ -175,7 +175,7 @@ def _plain(name: str, space: Any, scale: float | Tensor | None) -> Tensor:
 
 
 def _tuned_scale(exchange: Exchange) -> float:
-    """Scale of the distances at which the neighbors alone have the lowest NLL."""
+    """Find the distance scale with the lowest NLL of the neighbors alone."""
     labels = exchange.labels.repeat(len(exchange.fitted))
 
     def nll(scale: float) -> float:
@@ -227,7 +227,7 @@ class _Pool(nn.Module):
 
 
 def _fit_pool(exchange: Exchange, votes: Callable[[], Tensor], *scales: nn.Parameter) -> _Pool:
-    """Fit the pool, and with it the scales that votes depend on, to all views of fitted rows."""
+    """Fit the pool, with the scales that votes depend on, to all views of the fitting rows."""
     pool = _Pool(len(exchange.memory), exchange.prior, exchange.has_base)
     labels = exchange.labels.repeat(len(exchange.fitted))
     base = torch.cat(_bases(exchange.fitted)) if exchange.has_base else None
@@ -286,7 +286,7 @@ def _with_learned_scales(exchange: Exchange, *, agreement: bool) -> Weighed:
 
 
 def _agreement(space: Any) -> Tensor:
-    """Share (n, k) of a query's neighbors that carry the neighbor's label."""
+    """Share (n, k) of a query's neighbors with the same label as this neighbor."""
     there = torch.isfinite(space.log_weight)
     same = space.labels[:, :, None] == space.labels[:, None, :]
     return (same & there[:, None, :]).sum(2) / there.sum(1, keepdim=True).clamp_min(1)
@@ -296,7 +296,7 @@ def _agreement(space: Any) -> Tensor:
 def _finished(
     exchange: Exchange, pool: _Pool, fitted: Sequence[Tensor], test: Sequence[Tensor]
 ) -> Weighed:
-    """Pool the votes of the views, and bring them to the temperature of the fitted rows."""
+    """Pool the votes of the views, and apply the temperature of the fitting rows."""
     parts = [
         [pool(v, view.base_log_proba) for view, v in zip(views, votes, strict=True)]
         for views, votes in ((exchange.fitted, fitted), (exchange.test, test))
@@ -312,7 +312,7 @@ def base_alone(exchange: Exchange) -> Weighed:
 def _tempered(
     exchange: Exchange, fitted: list[Tensor], test: list[Tensor], details: dict[str, Any]
 ) -> Weighed:
-    """Average the views' probabilities, and bring both to the temperature of the fitted rows."""
+    """Average the views' probabilities, and apply the temperature of the fitting rows."""
     n_rows = len(exchange.labels)
     temperature, nll = fit_temperature(
         merge_views(fitted, "probabilities"), exchange.labels, torch.ones(n_rows),
@@ -327,7 +327,7 @@ def _tempered(
 
 
 def _multi_head(exchange: Exchange, progress: Progress) -> tuple[list[Weights], list[Weights]]:
-    """Train the study's attention, and give the weights of the fitted and the test rows.
+    """Train the study's attention, and return weights for the fitting and the test rows.
 
     On the rows that the classifier's own attention learned from. Where these are not known in
     every space, on the fitted rows: on all folds but one at a time, and test rows get the mean.
@@ -368,13 +368,13 @@ def _best_multi_head(
     stop: np.ndarray,
     seed: int,
 ) -> "_MultiHead":
-    """Give that of `_RATES` whose model predicts the rows that stopped it best."""
+    """Return the model of the learning rate with the lowest loss on the stopping rows."""
     found = [_train_multi_head(exchange, rows, train, stop, lr, seed) for lr in _RATES]
     return min(found, key=lambda one: one[1])[0]
 
 
 class _MultiHead(nn.Module):
-    """The study's attention in every space, and the pool it is trained under."""
+    """The study's attention in every space, with the pool used in its training."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__()
@@ -400,7 +400,7 @@ class _MultiHead(nn.Module):
         return result
 
     def weights(self, view: View) -> Weights:
-        """Give what `attend` does, in chunks."""
+        """Compute `attend` in chunks."""
         return _in_chunks(len(view.queries[0]), lambda rows: self.attend(view.take(rows)))
 
 
@@ -416,7 +416,7 @@ def _train_multi_head(
     lr: float,
     seed: int,
 ) -> tuple[_MultiHead, float]:
-    """Train on some of the rows, in a view drawn per step; others of them decide when to stop.
+    """Train on some rows, in a view drawn per step, with early stopping on the others.
 
     Returns the model and its NLL on those others.
     """
@@ -444,7 +444,7 @@ def _train_multi_head(
 
 
 def own_weights(head: PretrainedNeighborHead, spaces: list[Any]) -> Weights:
-    """Weights (n, k) that the head of the classifier gives the neighbors in each space."""
+    """Weights (n, k) of the neighbors in each space, by the classifier's head."""
 
     def of_chunk(rows: Tensor) -> Weights:
         read = head.attend([space.take(rows) for space in spaces])

@@ -1,4 +1,4 @@
-"""The experiments "weights": learned attention beside other weightings of the same neighbors.
+"""The experiments "weights": learned attention and other weightings of the same neighbors.
 
 On labels and rows as they are; with wrong labels, in the memory alone and in all rows; and with a
 long tail. What is done about wrong labels or rare classes is done for every weighting alike.
@@ -46,7 +46,7 @@ Key = tuple[str, float, str]  # condition, noise and noise_kind of a record
 
 @dataclass(frozen=True)
 class _Fit:
-    """A fitted classifier, rows that it has not seen with their given labels, and the test rows.
+    """A fitted classifier, held-out rows with their given labels, and the test rows.
 
     `memory` are the positions of its own rows among the training rows.
     """
@@ -58,7 +58,7 @@ class _Fit:
     labels: Tensor
 
     def exchange(self) -> Exchange:
-        """Find the neighbors of both, as the memory is now."""
+        """Find the neighbors of the held-out and test rows in the present memory."""
         fitted, test = (_views(self.model, some) for some in (self.held_out, self.inputs.X_test))
         predictor = self.model.fitted_.predictor
         keys = [predictor.views.bank.keys[spec.name] for spec in predictor.views.specs]
@@ -73,7 +73,7 @@ class _Fit:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What one condition of the record is measured with.
+    """Model, neighbors and targets of one condition.
 
     Predictions are corrected to the class shares `target` (C,), and judged by the labels `given`
     (n_test,) in place of the right ones; None leaves both as they are.
@@ -86,7 +86,7 @@ class _Measured:
     given: Tensor | None = None
 
     def predict(self, method: str, progress: Callable[[str], None]) -> Weighed:
-        """Predict the test rows by one of the weightings, by the base, or by the classifier."""
+        """Predict the test rows with one of the weightings, the base, or the classifier."""
         if method == CLASSIFIER:
             found = Weighed(self.fit.model.predict_proba(self.fit.inputs.X_test), {})
         elif method == BASE:
@@ -132,7 +132,7 @@ def _clean(session: Session, base: str) -> Job:
 
 
 def _in_memory(session: Session, base: str, noisy: list[Case]) -> Job:
-    """Fit a classifier to right labels, then give its memory wrong ones.
+    """Fit a classifier to right labels, then put wrong ones into its memory.
 
     As given, all else was fitted before these came; corrected, anew, to rows held out with right
     labels.
@@ -156,7 +156,7 @@ def _in_memory(session: Session, base: str, noisy: list[Case]) -> Job:
 
 
 def _everywhere(session: Session, base: str, case: Case, how: str) -> Job:
-    """Take wrong labels in all rows as they are given, or with a noise model.
+    """Fit to wrong labels in all rows, with or without a noise model.
 
     Drawn noise has its own transition in the model, so that what is compared is the weights and
     not how the transition is estimated; that of people's labels is estimated.
@@ -181,7 +181,7 @@ def _everywhere(session: Session, base: str, case: Case, how: str) -> Job:
 
 
 def _transition(case: Case, noisy: StudyInputs) -> np.ndarray:
-    """Probability of each given label (columns) for each right one, as `label_noise` draws them."""
+    """Transition probabilities from right (rows) to given labels (columns), as in `label_noise`."""
     right = np.eye(noisy.n_classes)
     wrong = np.roll(right, 1, axis=1)
     if case.noise_kind == "symmetric":
@@ -193,7 +193,7 @@ def _transition(case: Case, noisy: StudyInputs) -> np.ndarray:
 
 
 def _tail(session: Session, base: str, case: Case) -> Job:
-    """As given, and corrected to the class shares of all training rows, as the test rows have."""
+    """Measure a long-tailed fit, plain and with the class prior of all training rows."""
     keys = [(f"{case.condition}; {how}; {base}", 0.0, "symmetric") for how in (AS_GIVEN, CORRECTED)]
 
     def make() -> Iterator[_Measured]:
@@ -243,7 +243,7 @@ def _job(
 
 
 def _fitted(session: Session, inputs: StudyInputs, base: str, **changes: Any) -> _Fit:
-    """Fit a classifier to all training rows but some that are held out."""
+    """Fit a classifier to all training rows except a hold-out part."""
     if base == WITHOUT_BASE:
         changes["estimator"] = None
     X, y = inputs.X_train, inputs.given_labels
@@ -260,13 +260,13 @@ def _rows(X: Any, positions: np.ndarray) -> Any:
 
 
 def _views(model: Any, X: Any) -> list[View]:
-    """Neighbors of rows that the classifier has not seen."""
+    """Neighbors of rows outside the classifier's training part."""
     predictor = model.fitted_.predictor
     return [_view(predictor, predictor.row_models(rows)) for rows in model.fitted_.encoded(X)]
 
 
 def _learned(predictor: Any) -> tuple[list[View], Tensor] | None:
-    """Neighbors of the rows that the head learned from, each left out, and their given labels."""
+    """Leave-one-out neighbors of the head's training rows, and their given labels."""
     is_trained = any(spec.name == memory_views.TRAINED for spec in predictor.views.specs)
     if is_trained and not predictor.row_models.judges_trained:
         return None

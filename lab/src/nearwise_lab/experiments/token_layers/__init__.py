@@ -1,4 +1,4 @@
-"""Time and memory of the attention layers over tokens, side by side on the machine at hand."""
+"""Time and memory of the attention layers over tokens, compared on this machine."""
 
 from nearwise_lab.experiments.token_layers.choices import (
     BASELINE,

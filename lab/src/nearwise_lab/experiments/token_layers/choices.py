@@ -1,4 +1,4 @@
-"""Which layers are measured, in settings that fit the number of tokens and neighbors."""
+"""Measured layers, in settings that fit the number of tokens and neighbors."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class LayerShape:
             )
 
     def draw(self, device: torch.device | str = "cpu") -> Tensor:
-        """Draw an input that takes gradients."""
+        """Draw an input that requires gradients."""
         kind: torch.dtype = getattr(torch, self.dtype)
         x = torch.randn(self.batch, self.tokens, self.dim, device=device, dtype=kind)
         return x.requires_grad_()
@@ -64,7 +64,7 @@ class LayerChoice:
         return made.to(device=device, dtype=kind)
 
     def running(self) -> AbstractContextManager[None]:
-        """Context in which it is to run."""
+        """Context manager for running the layer."""
         return attention_implementation("plain") if self.plain else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Time of layers that take turns, and peak memory of each in a process of its own."""
+"""Interleaved timing of layers, and peak memory of each in a separate process."""
 
 import json
 import math

@@ -42,7 +42,7 @@ class ImageTensor:
             raise ValueError(f"{len(self.pixels)} images have {len(self.labels)} labels.")
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of images."""
         return len(self.labels)
 
     @property
@@ -76,7 +76,7 @@ class ImageFiles:
     size: tuple[int, int]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of images."""
         return len(self.labels)
 
     def images(self, rows: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class ImageFiles:
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(self.labels.device)
 
     def to(self, device: torch.device) -> "ImageFiles":
-        """Let images and labels come on `device`."""
+        """Put the labels, and images decoded later, on `device`."""
         return replace(self, labels=self.labels.to(device))
 
     def take(self, rows: Any) -> "ImageFiles":

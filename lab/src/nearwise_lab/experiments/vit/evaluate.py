@@ -1,4 +1,4 @@
-"""What the trained model of a folder is used for: evaluated on test images, and as an encoder."""
+"""Trained models of a run: evaluation on test images, and use as an encoder."""
 
 import os
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Supervised training of image classifiers: what a step minimises, and how they are evaluated."""
+"""Supervised training of image classifiers: loss of a step, and evaluation."""
 
 import time
 from typing import Any
@@ -102,7 +102,7 @@ class SupervisedImages:
 
     @torch.no_grad()
     def predict(self, rows: Rows) -> Tensor:
-        """Logits (n, n_classes) of images on the model's device, with noise where it is asked for.
+        """Logits (n, n_classes) of images on the model's device, with noise if the settings add it.
 
         The seed of the settings decides the noise, and candidates that layers draw; both are the
         same in every call.
@@ -138,6 +138,6 @@ def add_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def top_hits(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Percent of rows whose label is the first, and among the first five."""
+    """Top-1 and top-5 accuracy in percent, per row."""
     five = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     return {"top1": 100 * five[:, 0].float().mean(), "top5": 100 * five.any(1).float().mean()}

@@ -1,4 +1,4 @@
-"""The model that settings describe, and what it costs."""
+"""The model of given settings, and its cost."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -148,7 +148,7 @@ def idle_settings(settings: VitSettings) -> list[str]:
 
 
 def cost_of(model: VisionTransformer) -> dict[str, Any]:
-    """Count parameters, those that learn, tokens, and GFLOPs of a forward pass of one image."""
+    """Count parameters, trainable ones, tokens, and GFLOPs of one image's forward pass."""
     summary = summarize(model)
     return {
         "parameters": summary.whole.parameters,

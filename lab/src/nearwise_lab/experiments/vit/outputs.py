@@ -1,4 +1,4 @@
-"""What a run writes: three text files, JSON lines, and the model."""
+"""Files of a run: three text files, JSON lines, and the model."""
 
 import json
 import math
@@ -25,7 +25,7 @@ Cost = Mapping[str, Any]  # as `cost_of` counts it
 def write_beginning(
     folder: Path, settings: VitSettings, facts: Mapping[str, Any], model: nn.Module, cost: Cost
 ) -> None:
-    """Write what is known before training: settings, what follows from the data, the model."""
+    """Write settings, facts about the data, and the model's description before training."""
     given = settings.model_dump()
     write_lines(folder / SETTINGS, [json.dumps(given, indent=1)])
     write_lines(folder / ARGS, [f"{name}: {value}" for name, value in {**given, **facts}.items()])
@@ -76,7 +76,7 @@ def epoch_line(record: Mapping[str, Any]) -> str:
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Write what a run came to; a number that is not finite becomes null."""
+    """Write the summary of a run; a number that is not finite becomes null."""
     plain = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in summary.items()
@@ -90,7 +90,7 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def save_model(folder: Path, model: nn.Module, meta: Mapping[str, Any]) -> None:
-    """Keep the weights with all that is needed to build the model and to feed it."""
+    """Save the weights with the metadata to rebuild the model and scale its input."""
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     write_folder(
         folder / MODEL, kind=KIND, format_version=FORMAT_VERSION, tensors=state, meta=dict(meta)
@@ -98,7 +98,7 @@ def save_model(folder: Path, model: nn.Module, meta: Mapping[str, Any]) -> None:
 
 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_model` wrote; ValueError if it is missing, damaged or of a newer version."""
+    """Load a model of `save_model`; ValueError if it is missing, damaged or of a newer version."""
     if not (folder / MODEL).is_dir():
         raise ValueError(
             f"{folder} holds no trained model. Let 'nearwise vit train' finish there, or name the "

@@ -63,7 +63,7 @@ def train_vit(
     on_step: Callable[[int], None] = lambda step: None,
     on_resume: Callable[[int], None] = lambda epochs: None,
 ) -> VitRun:
-    """Train a model, go on with it, or return at once where it is finished.
+    """Train a model, continue its training, or return at once if it is finished.
 
     The test part is evaluated every `evaluate_every` epochs, as the published code does, and
     decides nothing: the epoch is the last one, or the best on the validation images.
@@ -131,7 +131,7 @@ def train_vit(
 
 
 class _Job:
-    """Data, model and folder of one run; making it writes what is known before training."""
+    """Data, model and folder of one run; the constructor writes the files that precede training."""
 
     def __init__(self, settings: VitSettings, progress: Callable[[str], None]) -> None:
         self.settings, self.device = settings, choose_device(settings.device)
@@ -214,7 +214,7 @@ class _Job:
 
 
 def _load_code(model: VisionTransformer) -> None:
-    """Go forward and back once: training does not count loading and compiling code."""
+    """Run one forward and backward pass, so that loading and compiling code is not timed."""
     with torch.random.fork_rng(devices=[]):
         model.train()
         model(torch.zeros(1, model.in_channels, *model.image_size)).sum().backward()

@@ -47,7 +47,7 @@ _model, _attention, _data, _training, _output = (
 
 
 class VitSettings(BaseModel):
-    """Everything that decides a run of `nearwise vit train`.
+    """Settings of `nearwise vit train`.
 
     Names and defaults are those of the published command line; what it has not comes after each
     group. With a `recipe` what is not given is as in `RECIPES`. Unknown settings raise an error
@@ -214,7 +214,7 @@ class VitSettings(BaseModel):
 
     @property
     def validation_share(self) -> float:
-        """Share of the training images that is kept for choices."""
+        """Share of the training images that is held out for validation."""
         if self.validation is None:
             return 0.1 if self.scheduler == "plateau" else 0.0
         return self.validation
@@ -231,11 +231,11 @@ class VitSettings(BaseModel):
         return self.amp_type if self.use_amp else "float32"
 
     def noise_in(self, training: bool) -> float:
-        """Noise of training images, or of those of evaluations."""
+        """Return the deviation of the noise on training or on evaluation images."""
         return self.noise if self.noise_on in ("both", "train" if training else "test") else 0.0
 
     def engine(self) -> RunConfig:
-        """Give the settings of the training loop; some have the same names there."""
+        """Return the settings of the training loop; some have the same names there."""
         same = self.model_dump(include=set(RunConfig.model_fields))
         return RunConfig(
             **same,

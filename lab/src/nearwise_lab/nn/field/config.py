@@ -15,7 +15,7 @@ from nearwise_lab.nn.field.layers import default_scale
 
 
 class PerceiverConfig(StrictSettings):
-    """What a `PerceiverAutoencoder` is made of; saved with its weights.
+    """Settings of a `PerceiverAutoencoder`; saved with its weights.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class FieldFile(NamedTuple):
 
 
 def describe_model(folder: str | Path) -> FieldFile:
-    """Read what a saved model is, without its weights.
+    """Read the description of a saved model, without its weights.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def describe_model(folder: str | Path) -> FieldFile:
 
 
 def find_models(folder: str | Path, wanted: Mapping[str, Any]) -> list[FieldFile]:
-    """Find the saved models below a folder whose `run` holds the wanted settings.
+    """Find saved models below a folder, by entries of `run`.
 
     Names of files and folders play no role.
 

@@ -239,7 +239,7 @@ class Decoder(nn.Module):
         self.to_pixel = nn.Linear(query_dim, channels)
 
     def features(self, queries: Tensor, tokens: Tensor) -> Tensor:
-        """Return what the last layer reads the pixel from, (B, Q, query_dim)."""
+        """Return the input of the last layer, (B, Q, query_dim)."""
         x = queries + self.read(queries, tokens)
         features: Tensor = x + self.think(x)
         return features

@@ -93,7 +93,7 @@ class PerceiverAutoencoder(nn.Module):
             )
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Read images into tokens.
+        """Encode images as tokens.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class PerceiverAutoencoder(nn.Module):
         return self.encode_points(*self._points(x, context))
 
     def encode_points(self, points: Tensor, where: Tensor) -> Tensor:
-        """Read points into tokens, wherever they lie; nothing is checked.
+        """Encode points at any positions as tokens; nothing is checked.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class PerceiverAutoencoder(nn.Module):
         return processed
 
     def decode(self, tokens: Tensor, coords: Tensor) -> Tensor:
-        """Read values of images at some coordinates.
+        """Decode values of images at some coordinates.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class PerceiverAutoencoder(nn.Module):
         return self.pixels(self.features(tokens, coords))
 
     def features(self, tokens: Tensor, coords: Tensor) -> Tensor:
-        """Return what pixels are read from, (B, Q, 2 * fourier_features); nothing is checked."""
+        """Return the decoder's last features, (B, Q, 2 * fourier_features); nothing is checked."""
         coords = coords if coords.ndim == 3 else coords[None]
         return self.decoder.features(self.fourier(coords), tokens)
 

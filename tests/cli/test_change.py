@@ -33,11 +33,11 @@ def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
     before = nearwise("predict", model, tables / "new.csv", "--proba").out
     files = set(os.listdir(model))
     added = nearwise("add", model, more)
-    assert added.exit_code == 0 and f"take it back: nearwise undo {model} 1\n" in added.err
+    assert added.exit_code == 0 and f"undo it: nearwise undo {model} 1\n" in added.err
     assert set(os.listdir(model)) - files <= {JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm"}
     removed = nearwise("remove", model, "0-2,160")
     assert removed.exit_code == 0 and "Removed 4 rows" in removed.err
-    assert "now remembers 159 rows" in removed.err
+    assert "now holds 159 rows" in removed.err
     old = row(nearwise, model, 5)["label"]
     other = next(c for c in facts_of(nearwise, model)["classes"] if c != old)
     assert nearwise("relabel", model, "5", other).exit_code == 0
@@ -119,13 +119,13 @@ def test_rows_that_are_remembered_already_are_counted_and_left_out_on_request(
     assert "equal" not in nearwise("add", model, more, "--key", "first").err
     pd.read_csv(tables / "test.csv").head(5).to_csv(tmp_path / "both.csv", index=False)
     left_out = nearwise("add", model, tmp_path / "both.csv", "--new-only")
-    assert "Left out: 3 of 5 rows equal rows that the model has learned from." in left_out.err
+    assert "Left out: 3 of 5 rows equal training rows." in left_out.err
     assert "Added 2 rows" in left_out.err
     nothing = nearwise("add", model, more, "--new-only")
     assert nothing.exit_code == 0 and "Left out: 3 of 3 rows" in nothing.err
     assert "Nothing was added." in nothing.err and facts_of(nearwise, model)["rows"] == 165
     again = nearwise("add", model, more)
-    assert "note: 3 of 3 rows equal rows that the model has learned from" in again.err
+    assert "note: 3 of 3 rows equal training rows" in again.err
     assert "--new-only leaves them out" in again.err and "Added 3 rows" in again.err
     repeats = nearwise("add", model, more)  # now remembered rows repeat, and new ones may
     assert "equal" not in repeats.err and facts_of(nearwise, model)["rows"] == 171
@@ -136,14 +136,16 @@ def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, mod
     nearwise("remove", model, "0")
     before = nearwise("predict", model, tables / "new.csv", "--proba").out
     result = nearwise("compact", model)
-    assert result.exit_code == 0 and "Folded 2 changes" in result.err and "version 2" in result.err
+    assert (
+        result.exit_code == 0 and "Compacted 2 changes" in result.err and "version 2" in result.err
+    )
     assert nearwise("predict", model, tables / "new.csv", "--proba").out == before
     assert [c["version"] for c in history_of(nearwise, model)] == [1, 2]
     undone = nearwise("undo", model, "2")
     assert undone.exit_code == 2 and "forgets removed rows for good" in undone.err
     assert nearwise("undo", model, "1").exit_code == 0
     facts = nearwise("verify", model, "--json").json()
-    assert facts["changes"] == {"in the journal": 3, "not folded in yet": 1}
+    assert facts["changes"] == {"in the journal": 3, "not compacted yet": 1}
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "damaged"])
@@ -159,7 +161,7 @@ def test_lost_changes_are_an_error_until_they_are_accepted(nearwise, model, dama
         refused = nearwise(command[0], model, *command[1:])
         assert refused.exit_code == 2 and "compact MODEL --accept-lost-changes" in refused.err
     accepted = nearwise("compact", model, "--accept-lost-changes")
-    assert accepted.exit_code == 0 and "is again as it was last saved" in accepted.err
+    assert accepted.exit_code == 0 and "is restored to its last saved state" in accepted.err
     assert facts_of(nearwise, model)["rows"] == 159 and history_of(nearwise, model) == []
     assert nearwise("remove", model, "2").exit_code == 0
     assert facts_of(nearwise, model)["rows"] == 158
@@ -169,7 +171,7 @@ def test_a_long_journal_is_folded_in_and_undo_still_works(nearwise, model, monke
     monkeypatch.setattr(change, "_LONGEST_REPLAY", 2 * 158 / 1e6)
     nearwise("remove", model, "0")
     folded = nearwise("remove", model, "1")
-    assert "Folding 2 changes" in folded.err
+    assert "Compacting 2 changes" in folded.err
     assert nearwise("undo", model, "1").exit_code == 0
     assert facts_of(nearwise, model)["rows"] == 159
 
@@ -217,7 +219,7 @@ def targets(model):
 def test_rows_with_numbers_come_go_and_are_corrected(nearwise, prices, later):
     before = targets(prices)
     added = nearwise("add", prices, later)
-    assert "Added 3 rows" in added.err and "now remembers 63 rows" in added.err
+    assert "Added 3 rows" in added.err and "now holds 63 rows" in added.err
     heights = pd.read_csv(later)["height"].tolist()
     assert [targets(prices)[i] for i in (60, 61, 62)] == heights
     assert "Labelled 2 rows 12.5" in nearwise("relabel", prices, "3,4", "12.5").err
@@ -230,7 +232,7 @@ def test_rows_with_numbers_come_go_and_are_corrected(nearwise, prices, later):
     assert targets(prices) == before
     assert nearwise("undo", prices, "4").exit_code == 0
     assert sorted(targets(prices).values()) == sorted([*before.values(), *heights])
-    assert "Folded 7 changes" in nearwise("compact", prices).err
+    assert "Compacted 7 changes" in nearwise("compact", prices).err
     assert [change["version"] for change in history_of(nearwise, prices)] == list(range(1, 8))
 
 
@@ -280,5 +282,5 @@ def test_lost_changes_of_numbers_are_an_error_until_they_are_accepted(nearwise, 
     (prices / JOURNAL).write_bytes(b"damaged" * 999)
     refused = nearwise("remove", prices, "2")
     assert refused.exit_code == 2 and "compact MODEL --accept-lost-changes" in refused.err
-    assert "again as it was" in nearwise("compact", prices, "--accept-lost-changes").err
+    assert "last saved state" in nearwise("compact", prices, "--accept-lost-changes").err
     assert targets(prices) == before

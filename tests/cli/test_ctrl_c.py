@@ -57,7 +57,7 @@ def test_a_stop_while_classifiers_are_tried_saves_what_there_is(
     with monkeypatch.context() as patch:
         patch.setattr("nearwise.estimators.fit.base.LogisticRegression.fit", signal_to_self)
         stopped = nearwise("fit", tables / "train.csv", "-o", place, *FIT, *options)
-    assert stopped.exit_code == 130 and "holds the best so far" in stopped.err
+    assert stopped.exit_code == 130 and "holds the best model so far" in stopped.err
     assert nearwise("predict", place, tables / "new.csv", "-q").exit_code == 0
     assert "--resume" not in stopped.err  # there is no checkpoint
     assert nearwise(*command_in(stopped.err)).exit_code == 0

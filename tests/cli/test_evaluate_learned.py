@@ -29,7 +29,7 @@ def test_the_training_table_is_scored_row_by_row_without_itself(
     left_out = nearwise("inspect", trained, "--scores", "--json").json()["left_out"]
     assert numbers["metrics"] == left_out and left_out["accuracy"] < 1
     assert (numbers["n"], numbers["rows"]["new"], numbers["rows"]["n_learned"]) == (160, False, 160)
-    assert "160 of 160 rows equal rows the model learned from, in all 3 columns that" in printed
+    assert "160 of 160 rows equal training rows, in all 3 columns that" in printed
     assert "not_measured" in numbers
 
 
@@ -65,7 +65,7 @@ def test_rows_that_repeat_by_nature_are_said_to(nearwise, tmp_path):
     new = pd.DataFrame({"letter": list("efgh"), "label": list("xyxy")})
     pd.concat([frame, new]).to_csv(tmp_path / "t.csv", index=False)
     numbers, printed = evaluated(nearwise, tmp_path / "m", tmp_path / "t.csv", tmp_path)
-    assert "100% of the remembered rows equal another one" in printed
+    assert "100% of the rows in memory have a duplicate" in printed
     rows, apart = numbers["rows"], numbers["rows"]["learned_metrics"]
     every = (4 * numbers["metrics"]["nll"] + 60 * apart["nll"]) / 64
     assert rows["metrics_together"]["nll"] == pytest.approx(every)
@@ -78,7 +78,7 @@ def test_rows_that_were_forgotten_are_counted(nearwise, tables, trained, tmp_pat
     result = nearwise("evaluate", out, tables / "train.csv", "--resamples", "20", "--json", "-")
     rows = result.json()["rows"]
     assert rows["n_forgotten"] == 100
-    assert "100 rows that it no longer remembers" in " ".join(rows["remarks"])
+    assert "100 rows that are no longer in memory" in " ".join(rows["remarks"])
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_images_that_were_held_out_are_scored_and_the_others_left_out(nearwise, 
     numbers, _ = evaluated(nearwise, pictures / "model", pictures / "set", tmp_path)
     rows = numbers["rows"]
     assert (rows["new"], rows["n_learned"], numbers["n"]) == (False, 80, 20)
-    assert "60 of them are left out: the networks know their labels" in " ".join(rows["remarks"])
+    assert "60 of them are left out: all networks were trained on them" in " ".join(rows["remarks"])
     held = nearwise("inspect", pictures / "model", "--json").json()["oof_nll"]
     assert 0 < numbers["metrics"]["nll"] < held + 0.05
 
@@ -110,7 +110,7 @@ def test_images_whose_labels_the_networks_know_get_no_score(nearwise, pictures, 
             copy.write_bytes(place.read_bytes())
     result = nearwise("evaluate", pictures / "model", tmp_path / "some")
     assert result.exit_code == 2 and result.out == ""
-    assert "learned from all 60 images" in result.err
+    assert "all 60 images are in the training data" in result.err
 
 
 def survey(n, first, seed):
@@ -147,7 +147,7 @@ def test_other_customers_with_the_same_answers_are_all_scored(nearwise, answers,
     assert numbers["rows"]["n_learned"] == (0 if has_ids else pytest.approx(120, abs=5))
     if not has_ids:
         assert "('customer_id', left out by the model, is not in the file)" in printed
-        assert "these are taken for new, and are in the scores" in printed
+        assert "they count as new and are in the scores" in printed
         assert len(numbers["rows"]["remarks"]) == 2  # none says that some are left out
 
 
@@ -158,7 +158,7 @@ def test_customers_that_were_learned_from_are_known_again(nearwise, answers, tmp
     (old if has_ids else old.drop(columns="customer_id")).to_csv(tmp_path / "t.csv", index=False)
     numbers, printed = evaluated(nearwise, answers / "model", tmp_path / "t.csv", tmp_path)
     assert (numbers["rows"]["new"], numbers["rows"]["n_learned"]) == (False, 100)
-    assert ("in all 3 columns that it uses and in 'customer_id'" in printed) == has_ids
+    assert ("in all 3 columns that the model uses and in 'customer_id'" in printed) == has_ids
     assert ("some of the 100 may be new" in printed) != has_ids
 
 

@@ -99,7 +99,7 @@ def test_the_latest_rows_are_held_out_however_times_are_written(run, tmp_path, l
     written = run(
         table.assign(day=when.dt.strftime(layout)), *LATEST, "--time", "day", "--drop", "day"
     )
-    assert written.exit_code == 0 and "NLL of the latest 24 rows" in written.err
+    assert written.exit_code == 0 and "on the latest 24 rows" in written.err
     model = AttnKNNClassifier.load(tmp_path / "m")
     assert list(model.report_.columns) == ["a", "b", "patient"]
     in_time = table.iloc[when.argsort()]

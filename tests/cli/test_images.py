@@ -36,7 +36,7 @@ def test_a_folder_is_fitted_predicted_and_measured(nearwise, pictures, tmp_path)
     assert done.exit_code == 0, done.err
     assert "took its training part, 80 images, and left its test part out" in done.err
     assert "Learned 2 classes from 80 images of 8 x 8 x 1" in done.err
-    assert "NLL of the 20 images held out" in done.err
+    assert "on 20 held-out images" in done.err
     assert not (tmp_path / "model.checkpoint").exists()
     measured = nearwise("evaluate", model, pictures / "set", "--json", "-", "--resamples", 20)
     assert "took its test part, 12 images" in measured.err
@@ -83,7 +83,7 @@ def test_a_model_learns_more_images_and_a_class(nearwise, pictures, tmp_path):
     refused = nearwise("add", model, tmp_path / "more")
     assert refused.exit_code == 2 and "--resize" in refused.err
     done = nearwise("add", model, tmp_path / "more", "--resize")
-    assert "Added 5 images" in done.err and "remembers 85 images" in done.err
+    assert "Added 5 images" in done.err and "now holds 85 images" in done.err
     assert "the new classes left" in done.err
     assert AttnKNNClassifier.load(model).fitted_.row_names[-1] == "more/up/002.png"
 

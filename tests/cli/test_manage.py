@@ -62,7 +62,7 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     out = tmp_path / "bounded"
     options = ("--capacity", "120", "--eviction", "age", "--refresh")
     result = nearwise("add", trained, tables / "test.csv", "-o", out, *options)
-    assert result.exit_code == 0 and "100 were forgotten" in result.err
+    assert result.exit_code == 0 and "100 were evicted" in result.err
     before, facts = (nearwise("inspect", one, "--json").json() for one in (trained, out))
     assert (before["rows"], facts["rows"]) == (160, 120)
     assert facts["settings"] | {"capacity": 120, "eviction": "age"} == facts["settings"]
@@ -85,7 +85,7 @@ def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
     facts = nearwise("inspect", trained, "--scores", "--json").json()
     assert 0.5 < facts["left_out"]["accuracy"] < 1
     assert facts["settings"]["cv"] == 2
-    assert "left out" in nearwise("inspect", trained, "--scores").out
+    assert "out-of-sample scores" in nearwise("inspect", trained, "--scores").out
 
 
 def test_evaluate_shows_each_of_few_classes_with_its_mistakes(nearwise, tables, tmp_path):

@@ -35,8 +35,8 @@ def test_its_memory_is_changed_listed_and_compacted(nearwise, tables, moved, mor
 
     assert facts()["rows"] == 160 and str(moved) in facts()["memory"]
     added = nearwise("add", moved, more)
-    assert added.exit_code == 0 and "now remembers 163 rows" in added.err
-    assert f"take it back: nearwise undo {moved} 1\n" in added.err
+    assert added.exit_code == 0 and "now holds 163 rows" in added.err
+    assert f"undo it: nearwise undo {moved} 1\n" in added.err
     (row,) = nearwise("inspect", moved, "--rows", "160", "--json").json()
     first = pd.read_csv(more).iloc[0]
     assert (row["label"], row["width"]) == (first["label"], first["width"])

@@ -87,9 +87,9 @@ def test_fit_says_what_it_learned_and_what_comes_next_works(nearwise, numbers, t
     y = pd.read_csv(numbers / "train.csv")["target"]
     rmse = np.sqrt(np.mean((model.predict(None) - y) ** 2))
     assert (
-        f"Learned numbers of {y.min():g} to {y.max():g} from 120 rows and 10 columns" in fitted.err
+        f"Learned targets of {y.min():g} to {y.max():g} from 120 rows and 10 columns" in fitted.err
     )
-    assert f"RMSE {rmse:.6g} and CRPS {model.crps(None, y).mean():.6g} of rows" in fitted.err
+    assert f"RMSE {rmse:.6g} and CRPS {model.crps(None, y).mean():.6g}, in the unit" in fitted.err
     _, _, command = fitted.err.partition("Next: nearwise ")
     words = shlex.split(command)
     words[words.index("NEW_DATA")] = numbers / "test.csv"
@@ -166,7 +166,7 @@ def test_evaluate_measures_what_the_library_predicts(nearwise, numbers, tmp_path
     covered = sum(one["rows"] * one["coverage"] for one in slices)
     assert covered == pytest.approx(inside.sum())
     assert found["selective"]["coverage_asked"] == 0.9
-    for word in ("RMSE", "CRPS", "PIT", "base alone", "Asked for the surest 90%"):
+    for word in ("RMSE", "CRPS", "PIT", "base alone", "Selective prediction at coverage 90%"):
         assert word in printed.out
 
 

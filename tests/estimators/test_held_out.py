@@ -82,7 +82,7 @@ def test_labels_that_mean_nothing_leave_no_confidence(data):
 
 def test_remembered_rows_are_predicted_with_a_word_on_those_that_were_learned_from(data, fitted):
     X, y, _ = data
-    told = "learned from 150 of the 200 remembered rows.*Only the other 50"
+    told = "trained on 150 of the 200 rows in memory.*Only the other 50"
     with pytest.warns(UserWarning, match=told):
         proba = fitted.predict_proba(None)
     assert proba.shape == (200, 3)

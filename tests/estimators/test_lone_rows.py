@@ -49,7 +49,9 @@ def test_a_class_with_one_row_is_remembered_in_its_place(case, labels, tmp_path)
 
 
 def test_the_warning_names_the_classes_and_what_is_done():
-    with pytest.warns(UserWarning, match=r"3 classes have a single row \('aa', 'bb', 'zz'\).*rem"):
+    with pytest.warns(
+        UserWarning, match=r"3 classes have a single row \('aa', 'bb', 'zz'\).*memory"
+    ):
         attn_knn(preset="instant").fit(ROWS, LABELS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -185,7 +185,7 @@ def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
     assert note["interval"][0] <= review(model).noise.rate <= note["interval"][1]
     assert json.loads(json.dumps(note, allow_nan=False)) == note
     line = wrong_labels_line(model)
-    assert "Answers are the class shares." in line
+    assert "Predictions are the class shares." in line
     if model.label_noise == "auto":
         assert any("labels are taken as they are" in one for one in said)
         assert "Wrong labels: not known (between 0.0% and" in line

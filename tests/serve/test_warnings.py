@@ -22,7 +22,7 @@ ODD = [
     pytest.param({**GOOD, "town": None}, "Missing values in columns", id="a new gap of categories"),
     pytest.param({**GOOD, "age": True}, "True or false in columns", id="true for a number"),
     pytest.param({**GOOD, "income": False}, "True or false in columns", id="false for a number"),
-    pytest.param(GAPS, "Rows without any value", id="nothing but nulls"),
+    pytest.param(GAPS, "Rows without any known value", id="nothing but nulls"),
 ]
 
 
@@ -77,7 +77,7 @@ def test_the_page_shows_what_was_read_as_something_else(client):
     part = client.post("/page/ask/answer", json={"c0": "", "c1": "1", "c2": "0"}).text
     assert "Missing values in columns that had none in training: age (1)" in part
     part = client.post("/page/ask/answer", json={}).text
-    assert "Rows without any value" in part
+    assert "Rows without any known value" in part
 
 
 def test_the_log_is_not_filled_with_what_clients_send(client, recwarn):

@@ -48,7 +48,7 @@ def test_the_demo_prints_its_table_and_its_page(nearwise, tmp_path, monkeypatch)
     monkeypatch.setattr(demo, "DEMO_METHODS", ("knn-uniform", "attention-instant"))
     result = nearwise("demo", "-o", tmp_path / "demo", "--seed", "1")
     assert result.exit_code == 0
-    assert "attention-instant" in result.out and "the two halves" in result.out
+    assert "attention-instant" in result.out and "contributions of base and neighbors" in result.out
     page = tmp_path / "demo" / "report.html"
     assert str(page) in result.err.replace("\n", "")
     assert "data:image/png;base64," in page.read_text(encoding="utf-8")

@@ -30,7 +30,8 @@ def test_the_page_shows_all_parts_and_needs_no_network(page):
     assert "<1>" not in page
     text = " ".join(checked.text)
     for part in (
-        "more & less", "results", "difference from attention", "what the two halves", "reliability",
+        "more & less", "results", "difference from attention", "reliability",
+        "contributions of base and neighbors",
         "risk and coverage", "training of attention", "where attention was", "failed",
         "this method never works", "How this was measured", "a test", "95 % t-interval",
     ):  # fmt: skip
@@ -128,7 +129,7 @@ def test_the_two_halves_stand_beside_the_whole(results):
         "attention", "base alone", "neighbors alone",
         "whole minus base alone", "whole minus neighbors alone",
     ]  # fmt: skip
-    assert "null neighbor took 25 %" in table.caption
+    assert "On average 25 % of the attention weight" in table.caption
     assert table.rows[-1][1][1].mark == "better"
     assert halves_table(results, "blobs", "bayes <1>") is None
 

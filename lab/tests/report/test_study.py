@@ -38,7 +38,8 @@ def test_the_page_shows_every_part_and_every_row_that_was_run(rendered, study):
         "symmetric label noise in the memory only", "long-tail", "error of the vote",
         "long-tail in the memory only", "at ratio 0.1 (memory)",
         "what each part does", "Efficiency of search", "a test",
-        "what the two halves of attention add", "1 row failed: ValueError: &lt;it&gt; broke.",
+        "contributions of base and neighbors to attention",
+        "1 row failed: ValueError: &lt;it&gt; broke.",
         "Not run for v1 on toys: weights-noise, weights-tail, k-sweep",
     ):  # fmt: skip
         assert part in page, part

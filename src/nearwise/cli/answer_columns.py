@@ -66,8 +66,8 @@ def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
 
 SET_CONFIDENCE, BOUND_CONFIDENCE = 0.9, 0.95
 _ONLY_LEARNED = (
-    "Abstention, sets and intervals are calibrated on rows the model learned from, so they need "
-    "others. Give rows it has not learned from."
+    "Abstention, sets and intervals are calibrated on the training data, so they cannot be "
+    "measured on it. Give rows that are not in the training data."
 )
 
 
@@ -172,12 +172,12 @@ def spoken(chosen: Any) -> str:
         known = chosen.threshold, chosen.expected_error, chosen.error_of_all
         width, error, of_all = map(shown_cell, known)
         return (
-            f"{said}(interval at most {width} wide). Of such training rows, predicted as if new, "
-            f"the mean absolute error was {error}; of all {of_all}."
+            f"{said}(interval at most {width} wide). On such training rows, predicted out of "
+            f"sample, the mean absolute error was {error}; on all {of_all}."
         )
     return (
         f"{said}(largest probability at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
-        f"training rows, predicted as if new, {chosen.expected_risk:.2%} were wrong; at most "
+        f"training rows, predicted out of sample, {chosen.expected_risk:.2%} were wrong; at most "
         f"{chosen.risk_bound:.2%} in the long run, with confidence {chosen.confidence:g}."
     )
 
@@ -232,21 +232,20 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
         what = "sets" if "by_class" in numbers else "intervals"
         return f"Abstention and {what} were not measured. {numbers['not_measured']}"
     chosen = numbers["selective"]
-    answers = f"Asked for the surest {chosen['coverage_asked']:.0%} of rows, it "
-    answers += f"answers {chosen['coverage']:.0%} of these, "
+    answers = f"Selective prediction at coverage {chosen['coverage_asked']:.0%}: "
+    answers += f"{chosen['coverage']:.0%} of these rows accepted, "
     if "sets" not in numbers:
         mae, expected = shown_cell(chosen["mae"]) or "none", shown_cell(chosen["expected_mae"])
-        ends = f"Intervals are of confidence {numbers['confidence']:.0%}."
-        return f"{answers}with a mean absolute error of {mae}; {expected} was expected. {ends}"
+        ends = f"Intervals have confidence {numbers['confidence']:.0%}."
+        return f"{answers}mean absolute error {mae} (expected {expected}). {ends}"
     sets = numbers["sets"]
     risk = "none" if chosen["risk"] is None else f"{chosen['risk']:.2%}"
     return (
-        f"{answers}and {risk} of the answers are wrong; "
-        f"{chosen['expected_risk']:.2%} were expected, at most "
-        f"{chosen['risk_bound']:.2%} with confidence {chosen['bound_confidence']:g}. Sets of "
-        f"confidence {sets['confidence']:.0%} hold the true class of {sets['coverage']:.1%} of "
-        f"rows, with {sets['mean_size']:.2f} classes on average; classes lie "
-        f"{sets['class_gap']:.1%} from the confidence on average."
+        f"{answers}error rate {risk} (expected {chosen['expected_risk']:.2%}, at most "
+        f"{chosen['risk_bound']:.2%} with confidence {chosen['bound_confidence']:g}). Sets of "
+        f"confidence {sets['confidence']:.0%} contain the true class of {sets['coverage']:.1%} of "
+        f"rows (mean size {sets['mean_size']:.2f} classes; mean deviation of a class's coverage "
+        f"from the confidence {sets['class_gap']:.1%})."
     )
 
 
@@ -259,6 +258,6 @@ def wrong_labels_line(model: "Estimator") -> str:
     if note.get("taken", 1) < 1:
         found = f" (between {low:.1%} and {high:.1%})"
     decided = f"; {note['decision']}" if "decision" in note else ""
-    answered = f". Answers are the {note['answers']}" if "answers" in note else ""
+    answered = f". Predictions are the {note['answers']}" if "answers" in note else ""
     what = "labels" if hasattr(model, "classes_") else "targets"
     return f"Wrong {what}: {rate}{found}{decided}{answered}."

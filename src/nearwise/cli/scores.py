@@ -97,7 +97,7 @@ def tables(found: dict[str, Any], title: str) -> list[str | rich.table.Table]:
         shown.append(_class_table(found["by_class"]))
     elif found["shots"]:
         shown.append(_shot_table(found["shots"]))
-    null_mass = f"Attention that went to no neighbor: {found['null_mass']:.1%}"
+    null_mass = f"Attention weight on no neighbor: {found['null_mass']:.1%}"
     return [*shown, null_mass, trust_in_words(found)]
 
 
@@ -193,7 +193,7 @@ def _number_tables(found: dict[str, Any]) -> list[rich.table.Table]:
     sizes = ["prediction", "rows", *(METRICS[name][0] for name in names)]
     return [
         grid("By the size of the prediction", sizes, slices),
-        grid("PIT: even if the distributions are right", ["part", "rows", ""], bars, left=[""]),
+        grid("PIT: uniform if the distributions are right", ["part", "rows", ""], bars, left=[""]),
     ]
 
 

@@ -304,9 +304,9 @@ def warn_of_learned(predictor: ClassPredictor) -> None:
     judged = predictor.judged
     if not bool(judged.all()):
         warn_user(
-            f"Base or networks learned from {int((~judged).sum())} of the {len(judged)} remembered "
-            "rows, whose predictions are too sure of their labels. Only the other "
-            f"{int(judged.sum())} are predicted as new."
+            f"Base or networks were trained on {int((~judged).sum())} of the {len(judged)} rows "
+            "in memory, so their predictions are overconfident. Only the other "
+            f"{int(judged.sum())} are predicted out of sample."
         )
 
 

@@ -57,7 +57,7 @@ def datasets(
             known[one] = _UNREADABLE
     show(_listing(known))
     if _ABSENT in known.values():
-        show("not here: 'nearwise datasets NAME' shows where it was sought, and downloads it.")
+        show("not here: 'nearwise datasets NAME' shows the folders searched, and downloads it.")
     if _UNREADABLE in known.values():
         show("cannot be read: 'nearwise datasets NAME' shows why.")
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 # how the page names the model and its halves
 _METHODS = {"model": "attention", "base alone": "base alone", "neighbors alone": "neighbors alone"}
 _PARTS = (
-    ("attention", "The whole model: attention over the nearest rows, and the base behind them."),
-    ("base alone", "The null neighbor's prediction with its temperature, neighbors off."),
-    ("neighbors alone", "The neighbors, with the class prior in the null."),
+    ("attention", "The whole model: attention over the nearest rows, pooled with the base."),
+    ("base alone", "The base with its temperature, without neighbors."),
+    ("neighbors alone", "The neighbors, with the class prior in place of the base."),
 )
 
 
@@ -67,7 +67,7 @@ def write_page(
 
     name = "standard input" if data == "-" else Path(data).stem
     lead = (
-        f"A model that remembers {len(model.memory_)} {scored.noun}, measured on "
+        f"A model with {len(model.memory_)} {scored.noun} in memory, measured on "
         f"{scored.measured_on}. {' '.join(scored.remarks)}"
     )
     if isinstance(model, AttnKNNClassifier):
@@ -110,7 +110,7 @@ def _of_classes(
         )
         gallery = plain(make_gallery(model, dataset, rows, predictions[_METHODS["model"]]))
     parts = {"model": "metrics", "base alone": "base_alone", "neighbors alone": "neighbors_alone"}
-    halves = "Beside it stand its two halves: the base alone and the neighbors alone."
+    halves = "Its two parts are beside it: the base alone and the neighbors alone."
     return model_document(
         f"{model.fitted_.target_name}, predicted on {name}",
         f"{lead} {halves} {trust_in_words(numbers)}",

@@ -110,7 +110,7 @@ def train(
         )
     drawn = _draw(run, data, stages[-1])
     if run.found and not quiet:
-        say("It was trained before.")
+        say("Found a model trained with these settings; nothing was trained.")
     _show(run)
     if not quiet:
         say(f"Model: {run.folder}. Figures: {', '.join(drawn)}.")

@@ -40,7 +40,7 @@ def numbers_document(
     worst = _worst(model, features, scored) if scored.new else None
     return Document(
         f"{model.fitted_.target_name}, predicted on {name}",
-        f"{lead} Beside it stands its base alone. {trust_in_words(numbers)}",
+        f"{lead} Its base alone is beside it. {trust_in_words(numbers)}",
         [Section("Results", results), Section("The largest errors", [worst])],
         facts,
         numbers=[
@@ -88,7 +88,7 @@ def _pictures(scored: ScoredRows, numbers: dict[str, Any]) -> list[Picture]:
                 "True against predicted targets, at most 1,000 rows."),
         _bars({f"{i / 10:g}": n for i, n in enumerate(numbers["pit"])}, "pit",
               "Rows by the predicted probability of less than their target (PIT), in ten parts "
-              "named by their start; even where the predicted distributions are right."),
+              "named by their start; uniform where the predicted distributions are right."),
     ]  # fmt: skip
     if "confidence" in numbers:
         slices = numbers["by_slice"]

@@ -112,7 +112,7 @@ def probe(
     for name, n_seen in seen.items():
         say(
             f"{n_seen} of {n_test} test images are among those that {name} was trained on: they "
-            f"are left out, for all encoders; {len(parts.test.labels)} are judged."
+            f"are left out, for all encoders; {len(parts.test.labels)} remain."
         )
     with steps("Probing", quiet=quiet) as progress:
         records = evaluate(

@@ -74,8 +74,8 @@ def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     _show_metrics(run.summary)
     if not quiet:
         say(
-            f"Epoch {run.summary['best_epoch']} of {run.summary['epochs']} is kept. Everything is "
-            f"in {run.folder}: train_eval_results.txt, epochs.jsonl, summary.json, curves.png."
+            f"Saved epoch {run.summary['best_epoch']} of {run.summary['epochs']} in {run.folder}, "
+            "with train_eval_results.txt, epochs.jsonl, summary.json and curves.png."
         )
     if run.summary["interrupted"]:
         raise typer.Exit(INTERRUPTED)

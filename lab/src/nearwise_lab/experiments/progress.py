@@ -80,7 +80,7 @@ def shown_bar(total: int, shown: bool, out: str | PathLike[str]) -> Iterator[Bar
                 yield bar
         except KeyboardInterrupt:
             progress.console.print(
-                f"stopped; finished rows are kept in {out}, run again to go on",
+                f"stopped; finished rows are kept in {out}; run the command again to continue",
                 markup=False,
                 soft_wrap=True,
             )

@@ -209,14 +209,14 @@ def halves_table(results: Results, dataset: str, method: str, place: str = "") -
         return None
     null, mass = results.mean(dataset, method, "null_mass"), ""
     if null is not None:
-        mass = f" The null neighbor took {100 * null.mean:.0f} % of the weight on average."
+        mass = f" On average {100 * null.mean:.0f} % of the attention weight is on no neighbor."
     names = {m: m.removeprefix(f"{method}:").replace("-", " ") for m in halves}
     minus = {f"whole minus {n}": paired(results, dataset, method, m) for m, n in names.items()}
     table = difference_table(
-        f"{place or dataset}: what the two halves of {method} add",
-        "Base alone is the null neighbor's prediction with its temperature, neighbors off; "
-        "neighbors alone have the class prior in the null. Differences are the whole minus the "
-        f"half, {pairing(results)}.{mass}",
+        f"{place or dataset}: contributions of base and neighbors to {method}",
+        "Base alone is the base with its temperature, without neighbors; neighbors alone have the "
+        "class prior in place of the base. Differences are the whole model minus one part, "
+        f"{pairing(results)}.{mass}",
         "method",
         minus,
         COMPARED,

@@ -143,10 +143,10 @@ def add(
     if not quiet:
         new = [str(label) for label in _classes(learned) if label not in before]
         say(
-            f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
+            f"Added {len(rows)} {rows.noun}; {out or model} now holds "
             f"{learned.fitted_.n_remembered} {rows.noun}"
             + (f", and the new classes {', '.join(new)}." if new else ".")
-            + (f" {n_evicted} were forgotten." if n_evicted else "")
+            + (f" {n_evicted} were evicted." if n_evicted else "")
             + ("" if version is None else _way_back(model, version, store))
         )
 
@@ -334,7 +334,7 @@ def compact(
         with in_place(model):
             lost = accept_loss(estimator_of(model), model, store)
         if not quiet:
-            as_saved = f"{model} is again as it was last saved; its history begins anew."
+            as_saved = f"{model} is restored to its last saved state; its history is empty."
             say(as_saved if lost else f"No changes of {model} are lost.")
     with in_place(model), LiveModel(model, trusted_store=store) as live:
         n_changes = live.n_pending
@@ -342,13 +342,13 @@ def compact(
     if not quiet and found is not None:
         shares = ", ".join(f"{share:.1%} in {space}" for space, share in found.recall.items())
         say(
-            f"Rewrote {found.n_rows} rows; {model} is at version {live.version}. Searches find "
-            f"{shares} of the nearest rows. Removed rows cannot be brought back."
+            f"Rewrote {found.n_rows} rows; {model} is at version {live.version}. Recall of the "
+            f"search: {shares}. Removed rows are deleted for good."
         )
     elif not quiet:
         say(
-            f"Folded {n_changes} changes into {model}, which is at version {live.version}. Removed "
-            "rows are gone for good."
+            f"Compacted {n_changes} changes of {model}, which is at version {live.version}. "
+            "Removed rows are deleted for good."
         )
 
 
@@ -364,11 +364,11 @@ def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["Live
         if live.replay_seconds < _LONGEST_REPLAY:
             return
         if not quiet:
-            say(f"Folding {live.n_pending} changes into {folder} ...")
+            say(f"Compacting {live.n_pending} changes of {folder} ...")
         try:
             live.compact(keep_removed=True)
         except (OSError, StoreError) as error:
-            say(f"warning: the change is made, but the journal is as long as it was: {error}")
+            say(f"warning: the change is made, but the journal could not be compacted: {error}")
 
 
 def _changed(
@@ -387,7 +387,7 @@ def _changed(
     elif not quiet:
         n_rows = live.model.fitted_.n_remembered
         back = _way_back(folder, made.version, store)
-        say(f"{done}; {folder} now remembers {n_rows} rows.{back}")
+        say(f"{done}; {folder} now holds {n_rows} rows.{back}")
 
 
 def _classes(learned: Any) -> list[Any]:
@@ -409,14 +409,14 @@ def _new_ones(learned: Any, folder: Path, rows: Rows, *, new_only: bool, quiet: 
     n_known, noun = int((~found.new).sum()), rows.noun
     if not n_known or (found.repeats >= MANY_REPEATS and not new_only):
         return rows
-    equal = f"{n_known} of {len(rows)} {noun} equal {noun} that the model has learned from"
+    equal = f"{n_known} of {len(rows)} {noun} equal training {noun}"
     if new_only:
         if not quiet:
             nothing = " Nothing was added." if n_known == len(rows) else ""
             say(f"Left out: {equal}.{nothing}")
         return rows.take(found.new.nonzero()[0])
     if not quiet:
-        say(f"note: {equal}, and count again. --new-only leaves them out.")
+        say(f"note: {equal} and now count twice. --new-only leaves them out.")
     return rows
 
 
@@ -430,7 +430,7 @@ def _say_repeated(change: "Change", *, quiet: bool) -> None:
 
 def _way_back(folder: Path, version: int, store: str | None) -> str:
     undo = typed("undo", folder, version, *named_store(store))
-    return f"\nThis is version {version}. To take it back: {undo}"
+    return f"\nThis is version {version}. To undo it: {undo}"
 
 
 def _count(ids: list[int]) -> str:

@@ -66,4 +66,4 @@ def embed(
     columns = [f"{letter}{i}" for i in range(keys.shape[1])]
     write_table(beside(copied, pd.DataFrame(keys, columns=columns)), out, format=form)
     if not quiet and out != "-":
-        say(f"Wrote {len(keys)} keys of {keys.shape[1]} numbers to {out}.")
+        say(f"Wrote {len(keys)} embeddings of {keys.shape[1]} numbers to {out}.")

@@ -99,8 +99,7 @@ def evaluate(
     if not found["intervals"]:
         n_rows = f"{len(scored.y)} row{'s are' if len(scored.y) > 1 else ' is'}"
         too_few["intervals_not_measured"] = (
-            f"There are no intervals: {n_rows} too few to tell how far these scores may be off; "
-            f"give at least {FEWEST}."
+            f"There are no intervals: {n_rows} too few for a bootstrap; give at least {FEWEST}."
         )
     written = []
     if json_file:

@@ -239,7 +239,7 @@ def _say_stopped_early(out: Path, folder: Path, *, resume: bool) -> None:
     again = typed_again("--overwrite")
     resumes = ", with --resume from its checkpoints" if _fits(folder) else ""
     say(
-        f"Stopped early: {out} holds the best so far, without what was not reached. To fit "
+        f"Stopped early: {out} holds the best model so far; later steps are missing. To fit "
         f"in full{resumes}: {again}{' --resume' if resumes and not resume else ''}"
     )
 
@@ -329,21 +329,21 @@ def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unn
     choice = model.report_.choice
     if rows.names is None:
         n_used = sum(use != "left out" for use in model.report_.columns.values())
-        learned, judged = f"rows and {n_used} columns", " out of fold"
+        learned, nll = f"rows and {n_used} columns", "out-of-fold NLL {:.4f}"
         if model.cv == "latest":
-            judged = f" of the latest {choice['held_out']} rows"
+            nll = f"NLL {{:.4f}} on the latest {choice['held_out']} rows"
     else:
         size = model.report_.columns["image"].removesuffix(" uint8")
-        learned, judged = f"images of {size}", f" of the {choice['held_out']} images held out"
+        learned, nll = f"images of {size}", f"NLL {{:.4f}} on {choice['held_out']} held-out images"
     if isinstance(model, AttnKNNClassifier):
         what, more = f"{len(model.classes_)} classes", " --proba"
-        scores = f"NLL{judged} {model.report_.oof_nll:.4f}"
+        scores = nll.format(model.report_.oof_nll)
     else:
         ends = (shown_cell(end(model.fitted_.numbers)) for end in (min, max))
         left_out = left_out_scores(model)
         rmse, crps = (shown_cell(left_out[name]) for name in ("rmse", "crps"))
-        what, base = f"numbers of {' to '.join(ends)}", ", ".join(choice["base"] or ["none"])
-        scores = f"RMSE {rmse} and CRPS {crps} of rows left out, in the unit of the target"
+        what, base = f"targets of {' to '.join(ends)}", ", ".join(choice["base"] or ["none"])
+        scores = f"out-of-sample RMSE {rmse} and CRPS {crps}, in the unit of the target"
         scores = f"{scores}; base: {base}"
         n_known = calibration_numbers(model.fitted_.predictor).counts.sum()
         more = " --confidence 0.9" if n_known >= _FOR_INTERVALS else ""
@@ -354,9 +354,9 @@ def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unn
     if groups.get("of") == "copies":
         n_copies = len(model.memory_) - groups["n"]
         say(
-            f"note: {n_copies} {rows.noun} equal another one, and equal ones are left out "
-            "together: what is promised holds for new ones that equal none. If they will, name a "
-            "column that differs in every row with --groups."
+            f"note: {n_copies} {rows.noun} are duplicates and are held out together: calibration "
+            f"and scores hold for new {rows.noun} without a duplicate. If new ones will have some, "
+            "name a column that differs in every row with --groups."
         )
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
     header = " --no-header" if unnamed else ""

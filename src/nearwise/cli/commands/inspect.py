@@ -22,12 +22,12 @@ _WIDE = 12  # columns
 _QUARTILES = ("least", "lower quartile", "median", "upper quartile", "largest")
 _MEASURED = ("calibration_source", "temperature", "oof_nll", "left_out_crps", "spread", "bounds")
 _TITLES = {
-    "choice": "chosen",
+    "choice": "choices of the fit",
     "calibration_source": "calibration",
     "oof_nll": "out-of-fold NLL",
-    "left_out_crps": "CRPS of rows left out",
-    "spread": "factor of the widths",
-    "left_out": "left out one by one",
+    "left_out_crps": "out-of-sample CRPS",
+    "spread": "factor of distribution widths",
+    "left_out": "out-of-sample scores",
 }
 
 
@@ -95,7 +95,7 @@ def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, An
     if strange:
         named, n_rows = ", ".join(map(str, strange[:5])), fitted.n_remembered
         last = fitted.next_id - 1
-        some_gone = " Others were forgotten." if n_rows <= last else ""
+        some_gone = " Others were evicted or removed." if n_rows <= last else ""
         raise ValueError(
             f"--rows: the model does not remember {named}. It remembers {n_rows} rows, with ids "
             f"up to {last}.{some_gone}"
@@ -164,4 +164,4 @@ def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:
     names, *lines = [[*rows[0]], *([*map(shown_cell, row.values())] for row in rows)]
     if len(names) > _WIDE:  # transposed: one line per column
         names, *lines = map(list, zip(names, *lines, strict=True))
-    return grid(f"Rows that {title} remembers", names, lines, left=names)
+    return grid(f"Rows in the memory of {title}", names, lines, left=names)

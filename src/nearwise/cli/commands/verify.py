@@ -119,7 +119,7 @@ def _model(folder: Path, trusted: list[str], store: str | None) -> dict[str, Any
         "columns": len(model.report_.columns),
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
         "networks": len(models.networks),
-        "changes": {"in the journal": n_changes, "not folded in yet": n_pending},
+        "changes": {"in the journal": n_changes, "not compacted yet": n_pending},
     } | in_store
 
 

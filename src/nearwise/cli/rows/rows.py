@@ -129,7 +129,7 @@ def read_to_learn(
         if task == "regression":
             raise ValueError(
                 "--task regression needs a table; images are classified. Embed them first "
-                "('nearwise embed'), and give a table of the keys and the target."
+                "('nearwise embed'), and give a table of the embeddings and the target."
             )
         return _labelled(read_class_folder(data, "train", options))
     options.refuse_of_images(f"{named(data)} is read as a table")

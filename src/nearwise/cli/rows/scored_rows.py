@@ -63,40 +63,40 @@ class ScoredRows:
         """Description of the scored rows for a title."""
         n = len(self.y)
         if not self.new:
-            return f"{n} {self.noun} it learned from, each predicted as if new"
+            return f"{n} training {self.noun}, predicted out of sample"
         return f"{n} {'new ' if self.n_learned and not self.among else ''}{self.noun}"
 
     @property
     def measured_on(self) -> str:
         """Description of the scored rows within a sentence."""
         if not self.new:
-            return f"{self.what}: without itself, by what was not fitted on it"
-        return f"{len(self.y)} {self.noun}{'' if self.among else ' it has not learned from'}"
+            return f"{self.what}: each by parts of the model that were not fitted on it"
+        return f"{len(self.y)} {self.noun}{'' if self.among else ' not in the training data'}"
 
     @property
     def remarks(self) -> list[str]:
         """Sentences about rows that equal training rows, if any."""
-        sentences, repeats = [], f"{self.found.repeats:.0%} of the remembered {self.noun}"
+        sentences, repeats = [], f"{self.found.repeats:.0%} of the {self.noun} in memory"
         if self.n_learned:
-            equal = f"equal {self.noun} the model learned from, {self.compared}"
+            equal = f"equal training {self.noun}, {self.compared}"
             n_rows = len(self.y) if self.among else self.n_learned + self.new * len(self.y)
             sentences.append(f"{self.n_learned} of {n_rows} {self.noun} {equal}.")
             scored = self.n_apart if self.new else len(self.y)
             left = 0 if self.among else self.n_learned - scored
             if self.among:
                 sentences.append(
-                    f"{repeats} equal another one, and new ones will, too: these are taken for "
-                    "new, and are in the scores."
+                    f"{repeats} have a duplicate, so new ones may equal them by chance: they "
+                    "count as new and are in the scores."
                 )
             elif self.apart is not None:
                 sentences.append(
-                    f"{self.n_apart} of them were predicted as if new and are not in the scores: "
+                    f"{self.n_apart} of them, predicted out of sample and not in the scores: "
                     f"{_in_words(self.apart)}."
                 )
             if self.found.repeats >= MANY_REPEATS and not (self.among or self.found.compared):
                 sentences.append(
-                    f"{repeats} equal another one, so new ones will, too: some of the "
-                    f"{self.n_learned} may be new."
+                    f"{repeats} have a duplicate, so new ones may equal them by chance: some of "
+                    f"the {self.n_learned} may be new."
                 )
             if self.together is not None:
                 sentences.append(
@@ -104,16 +104,16 @@ class ScoredRows:
                     f"{_in_words(self.together)}."
                 )
             if not self.new:
-                sentences.append("Scores on rows that are new would say more.")
+                sentences.append(f"Scores on new {self.noun} would be a better estimate.")
             if left:
                 sentences.append(
-                    f"{left} of them are left out: the networks know their labels, and nothing "
-                    "predicts them as if new."
+                    f"{left} of them are left out: all networks were trained on them, so they "
+                    "have no out-of-sample predictions."
                 )
         if self.found.n_forgotten and self.new:
             sentences.append(
-                f"The model also learned from {self.found.n_forgotten} {self.noun} that it no "
-                "longer remembers: whether these are among the new ones is unknown."
+                f"The training data also had {self.found.n_forgotten} {self.noun} that are no "
+                "longer in memory: whether these are among the new ones is unknown."
             )
         return sentences
 
@@ -172,8 +172,8 @@ def score_rows(
         return ScoredRows(fresh, y[fresh], answered, True, *common, *others)
     if not len(again):
         raise ValueError(
-            f"{where}: the model learned from all {len(y)} {noun}, and its base or networks know "
-            f"their labels: nothing predicts them as if new. Give {noun} it has not learned from."
+            f"{where}: all {len(y)} {noun} are in the training data of the base or the networks, "
+            f"so there are no out-of-sample predictions. Give {noun} not in the training data."
         )
     return ScoredRows(again, y[again], parts, False, *common)
 
@@ -249,7 +249,7 @@ def _columns_compared(
     n_used = len(uses) - len(left_out)
     where = "in the column" if n_used == 1 else f"in all {n_used} columns"
     if ids:
-        return f"{where} that it uses and in {listed(ids)}"
+        return f"{where} that the model uses and in {listed(ids)}"
     absent = [name for name in left_out if name not in features or features[name].isna().all()]
     told = f" ({listed(absent)}, left out by the model, is not in the file)" if absent else ""
-    return f"{where} that it uses{told}"
+    return f"{where} that the model uses{told}"

@@ -43,7 +43,7 @@ def fit_image_networks(
     train = _training(kind, encoder, len(memory), settings, correcting=correcting)
     embedding = fit_embedding(kind, train, problem, settings, progress, likelihood=likelihood)
     assert embedding is not None  # images always have a network
-    progress.stage("depths of the backbone")
+    progress.stage("layers of the backbone")
     use_head = settings.base is not None
     return replace(_with_depths(embedding, problem, memory, settings), use_head=use_head)
 

@@ -67,7 +67,7 @@ def fit_numbers(
         short = settings.model_copy(update={"preset": "instant"})
     every, before = torch.arange(len(problem.labels)), np.full(len(problem.labels), np.inf)
     for number in range(_ROUNDS):
-        progress.stage(f"wrong targets, round {number + 1} of at most {_ROUNDS}")
+        progress.stage(f"label noise, round {number + 1} of at most {_ROUNDS}")
         rough = replace(problem, choice=dict(problem.choice), history=[])
         predictor = _fit(rough, short, Progress(0), for_new_rows=False)
         found = wrong_targets(predictor, predictor.predict_left_out(every)[0], rate)
@@ -254,7 +254,7 @@ def _new_to_left_out(
     for number, (_, held_out) in enumerate(folds):
         if sum(len(part) for part in positions) >= _ENOUGH:
             break
-        progress.stage(f"calibration: rows as if new, fold {number + 1}")
+        progress.stage(f"calibration: out-of-sample predictions, fold {number + 1}")
         found = predicted_as_new(models.base, problem, settings, folds, number)
         locations, at = torch.from_numpy(found), _some(held_out, settings)
         bank = views.bank.fork()

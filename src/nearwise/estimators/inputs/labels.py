@@ -175,15 +175,16 @@ def warn_of_lone_rows(
     if len(single) and groups is not None:
         many = f"{len(single)} classes have" if len(single) > 1 else "One class has"
         warn_user(
-            f"{many} rows of a single group ({listed(single.tolist())}). They are remembered and "
-            "found as neighbors, but never left out: heads and calibration are fitted to the other "
-            "classes."
+            f"{many} rows of a single group ({listed(single.tolist())}). They are in the memory "
+            "and can be neighbors, but are never held out: attention and calibration are fitted "
+            "to the other classes."
         )
     elif len(single):
         many = f"{len(single)} classes have" if len(single) > 1 else "One class has"
         warn_user(
-            f"{many} a single row ({listed(single.tolist())}). It is remembered and found as a "
-            "neighbor, but never left out: heads and calibration are fitted to the other classes."
+            f"{many} a single row ({listed(single.tolist())}). It is in the memory and can be a "
+            "neighbor, but is never held out: attention and calibration are fitted to the other "
+            "classes."
         )
 
 

@@ -296,8 +296,8 @@ class TableEncoder:
         empty = np.flatnonzero(np.isnan(numbers).all(axis=1) & (codes == 0).all(axis=1))
         if len(empty):
             warn_user(
-                f"Rows without any value that the model knows: {len(empty)}, first row {empty[0]} "
-                "(counted from 0). Their predictions say what is common, nothing about them.",
+                f"Rows without any known value: {len(empty)}, first row {empty[0]} (counted from "
+                "0). Their predictions carry no information about them.",
                 RowsWarning,
             )
         return Encoded(numbers, codes)

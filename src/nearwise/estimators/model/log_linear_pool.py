@@ -154,7 +154,7 @@ def accept(
         Penalty on the temperature; see `fit_temperature`.
     """
     worth = 1.0 / len(labels)
-    sources = "out-of-fold head (a temperature lowers no NLL)", "out-of-fold temperature"
+    sources = "out-of-fold head (no temperature needed)", "out-of-fold temperature"
     shares = [1.0] if base is None else [1.0, *np.linspace(0.0, 0.95, 20).tolist()]
     tried: list[tuple[float, Acceptance]] = []
     for share in shares:

@@ -218,7 +218,7 @@ def _decide(note: dict[str, Any], decision: str) -> None:
     note["decision"] = decision
     warn_user(
         f'label_noise="auto": {decision}. If you know the share of wrong labels, give it; '
-        "audited_transition counts it on checked rows."
+        "audited_transition estimates it from checked rows."
     )
 
 

@@ -86,9 +86,9 @@ def _predicted(model: FittedClassifier) -> Tensor:
     if isinstance(predictor.label_model, NoisyLabels) or len(judged) == n_rows:
         return torch.arange(n_rows)
     warn_user(
-        f"Base or networks learned the labels of {n_rows - len(judged)} of the {n_rows} remembered "
-        f"rows and cannot tell which are wrong: only the other {len(judged)} are ranked. To rank "
-        'all, fit with label_noise="auto".'
+        f"Base or networks were trained on the labels of {n_rows - len(judged)} of the {n_rows} "
+        f"rows in memory, so wrong ones among these cannot be found: only the other {len(judged)} "
+        'are ranked. To rank all, fit with label_noise="auto".'
     )
     return judged
 

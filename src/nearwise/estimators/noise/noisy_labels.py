@@ -127,7 +127,7 @@ class CheckedLabels(LabelModel):
             choice["label_noise"]["answers"] = CLASS_SHARES
             warn_user(
                 "label_noise: out-of-fold predictions of the labels are no better than the class "
-                "shares, so these are predicted. Check that X and y belong together, or add rows."
+                "shares, which are predicted instead. Check that X and y match, or add rows."
             )
         return True
 

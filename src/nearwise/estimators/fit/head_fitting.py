@@ -194,8 +194,8 @@ def correct_classes(
 ) -> ClassCorrection | None:
     """Fit the correction of calibrated scores (n, C) for the class prior; None if none is set.
 
-    With label noise, Bayes' rule uses the estimated class shares, and nothing else is fitted, as
-    row weights would depend on the unknown classes.
+    If labels may be wrong, Bayes' rule uses the estimated class shares, and nothing else is
+    fitted, as row weights would depend on the unknown classes.
     """
     listed = slice(None if settings.class_prior is None else len(settings.class_prior))
     there = problem.prior[listed] / problem.prior[listed].sum()  # without classes added later

@@ -58,9 +58,9 @@ class Unseen(NamedTuple):
 
 
 class LabelFitter:
-    """Fitter of the label model of a problem; this one assumes no label noise.
+    """Fitter of the label model of a problem; this one assumes right labels.
 
-    `description` is plain data that distinguishes fitters; None without label noise.
+    `description` is plain data that distinguishes fitters; None if all labels are right.
     """
 
     description: Any = None
@@ -103,7 +103,7 @@ class Problem:
 
     `views` are further views of the same rows; `ids` are ids of already remembered rows; `targets`
     are those of a regressor, with all rows in one class; `trust` (n,) are the probabilities that
-    they are right, under label noise; `groups` are numbers of groups left out together, and
+    they are right, if some may be wrong; `groups` are numbers of groups left out together, and
     `group_column` is their column of the memory; `is_gaussian`: the base starts with Gaussian
     classes, not a forest.
     """

@@ -29,10 +29,10 @@ class RememberedLabels(NamedTuple):
 
 
 class LabelModel:
-    """Label model without noise: every given label is the true class.
+    """Label model without wrong labels: every given label is the true class.
 
     Fits and memory access labels only through this object, so that the code is the same with and
-    without label noise. A subclass for noisy labels overrides the methods.
+    without wrong labels. A subclass for wrong labels overrides the methods.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class LabelModel:
         return labels, weight
 
     def likelihood(self, labels: np.ndarray) -> Tensor | None:
-        """Likelihood of each given label under every class (n, C); None: networks ignore noise."""
+        """Likelihood of each given label under every class (n, C); None without wrong labels."""
         return None
 
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:

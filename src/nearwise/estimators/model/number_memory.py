@@ -14,7 +14,7 @@ from nearwise.nn.neighbor_set import from_zero, typical_distance
 
 # Columns of the bank.
 TARGET = "target"  # float64 (n,)
-TRUST = "trust"  # float64 (n,): probabilities that the targets are right, under label noise
+TRUST = "trust"  # float64 (n,): probabilities that the targets are right, if some may be wrong
 LOCATION = "location"  # float64 (n,): leave-one-out predictions of the base
 
 

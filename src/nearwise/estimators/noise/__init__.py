@@ -1,1 +1,1 @@
-"""Label noise: label model, its fit, and ranking of suspicious rows."""
+"""Wrong labels: label model, its fit, and ranking of suspicious rows."""

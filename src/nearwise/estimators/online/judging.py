@@ -92,7 +92,7 @@ def _with(predictor: ClassPredictor, judged: Judgement, of_fit: Judgement | None
 
 
 def _judged(model: FittedClassifier, settings: Callable[[], FitSettings]) -> ClassPredictor:
-    """Recalibrate on the present rows; unchanged with too few rows or label noise."""
+    """Recalibrate on the present rows; unchanged with few rows or a model of wrong labels."""
     predictor, rows = model.predictor, _judged_rows(model)
     if len(rows) < _FEWEST or not predictor.label_model.as_given:
         return predictor

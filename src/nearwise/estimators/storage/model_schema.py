@@ -158,7 +158,7 @@ class StoredCorrection(Part):
 
 
 class StoredLabelModel(Part):
-    """Schema of a label model with an estimated or given transition."""
+    """Schema of a label model for wrong labels."""
 
     matrix: list[list[Share]]
     rate: Share

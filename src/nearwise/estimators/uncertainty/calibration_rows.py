@@ -66,7 +66,7 @@ class CalibrationRows(NamedTuple):
 
     @property
     def in_shares(self) -> bool:
-        """Whether rows have weight in several classes, because of label noise."""
+        """Whether rows have weight in several classes, because labels may be wrong."""
         return self.groups is None and not np.isin(self.truth, (0.0, 1.0)).all()
 
     @property
@@ -117,8 +117,8 @@ def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> Calibr
     """Draw a random part of the rows with the class shares of the wanted class prior.
 
     Statistics of these rows are then valid under the prior, for any class shares of the memory. A
-    prior far from these shares leaves few rows. With label noise all rows are kept, and their class
-    weights are scaled to the prior. Classes added after the fit are kept like the rarest class.
+    prior far from these shares leaves few rows. If labels may be wrong, all rows are kept, with
+    class weights scaled to the prior. Classes added after the fit are kept like the rarest class.
     """
     if calibration.classes is None or calibration.classes.wanted is None:
         return rows

@@ -75,7 +75,7 @@ class Neighbor(NamedTuple):
     row : dict
         The remembered row: column name to value. Explanations made together share it.
     posterior_label : Any
-        Estimated true class of the row; equals `label` without `label_noise`.
+        Estimated true class of the row; equals `label` unless wrong labels are modelled.
     """
 
     id: int

@@ -60,7 +60,7 @@ class Threshold(NamedTuple):
     accepted : int
         Number of accepted rows.
     wrong : float
-        Number of wrong rows among them; not an integer with label noise or groups.
+        Number of wrong rows among them; may be fractional if labels may be wrong.
     coverage, risk : float
         Share of accepted rows, and share of wrong rows among the accepted ones.
     """

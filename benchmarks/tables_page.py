@@ -6,6 +6,7 @@ python benchmarks/tables_page.py
 from pathlib import Path
 from typing import Any
 
+import tables_memory
 import tables_model
 import tables_trust
 from keeping import RESULTS, read
@@ -305,8 +306,9 @@ BLOCKS = {
     "weights-digits-alone": lambda: scores("without=base", "digits"),
     "weights-sets": lambda: scores("with=base", *SETS),
     "weights-sets-alone": lambda: scores("without=base", *SETS),
-    **tables_trust.BLOCKS,
+    **tables_memory.BLOCKS,
     **tables_model.BLOCKS,
+    **tables_trust.BLOCKS,
 }
 
 

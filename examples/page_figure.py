@@ -1,4 +1,4 @@
-"""Take the pictures of docs/how-to/page.md: the page in Chromium, on a table of scikit-learn.
+"""Take the pictures of docs/how-to/explain.md: the page in Chromium, on a table of scikit-learn.
 
 pip install '.[serve,browser]'
 python examples/page_figure.py            # needs a chromium on the path

@@ -25,26 +25,28 @@ REPOSITORY = PROJECT["urls"]["Source"] + "/blob/main"
 PARTS = {
     "Tutorials": ("docs/tutorials/quickstart", "gallery/index"),
     "How to": (
-        "docs/how-to/guide", "docs/how-to/regression", "docs/how-to/images",
-        "docs/how-to/page", "docs/how-to/changes", "docs/how-to/wrong-labels",
-        "docs/how-to/groups", "docs/how-to/trust", "docs/how-to/service",
-        "docs/how-to/stores", "docs/how-to/streams", "docs/how-to/batches", "docs/how-to/probes",
-        "docs/how-to/layers", "docs/how-to/coming-from",
+        "docs/how-to/tables", "docs/how-to/numbers", "docs/how-to/images", "docs/how-to/explain",
+        "docs/how-to/change", "docs/how-to/wrong-labels", "docs/how-to/groups",
+        "docs/how-to/trust", "docs/how-to/serve", "docs/how-to/large", "docs/how-to/layers",
+        "docs/how-to/probes", "docs/how-to/coming-from",
     ),
     "Explanation": (
-        "docs/explanation/method", "docs/explanation/pretrained-head", "docs/explanation/choices",
-        "docs/explanation/wrong-labels", "docs/explanation/trust", "docs/explanation/limits",
+        "docs/explanation/method", "docs/explanation/pretrained-head", "docs/explanation/numbers",
+        "docs/explanation/trust", "docs/explanation/wrong-labels", "docs/explanation/memory",
+        "docs/explanation/limits", "docs/explanation/choices",
         "docs/explanation/measuring", "docs/explanation/architecture",
         "docs/explanation/glossary", "docs/roadmap",
     ),
     "Reference": (
-        "docs/reference/api", "docs/reference/layers", "docs/reference/model-folder",
+        "docs/reference/api", "docs/reference/data", "docs/reference/http",
+        "docs/reference/layers", "docs/reference/model-folder", "docs/reference/stability",
         "reference/python", "reference/commands", "reference/openapi",
-        "docs/reference/stability", "CHANGELOG", "CONTRIBUTING", "SECURITY",
+        "CHANGELOG", "CONTRIBUTING", "SECURITY",
     ),
     "Results": (
         "docs/results/summary", "docs/results/model", "docs/results/wrong-labels",
-        "docs/results/trust", "docs/results/groups", "docs/results/layers", "benchmarks/RESULTS",
+        "docs/results/trust", "docs/results/groups", "docs/results/memory", "docs/results/layers",
+        "benchmarks/RESULTS",
     ),
     "Lab": (
         "lab/README", "lab/docs/experiments", "lab/docs/layers", "lab/docs/long-tail",

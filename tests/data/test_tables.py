@@ -29,9 +29,9 @@ def frame():
     )
 
 
-def test_the_guide_tells_what_a_csv_loses(tmp_path):
-    guide = (Path(__file__).parents[2] / "docs/how-to/guide.md").read_text(encoding="utf-8")
-    part = guide.partition("and these words, in exactly this spelling,")[2].partition("`. ")[0]
+def test_the_reference_tells_what_a_csv_loses(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/reference/data.md").read_text(encoding="utf-8")
+    part = page.partition("and these words, in exactly this spelling,")[2].partition("`. ")[0]
     words = part.split("`")[1::2]
     assert {"NA", "None", "null", "nan"} < set(words)
     path = tmp_path / "table.csv"

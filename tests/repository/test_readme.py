@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
-    "guide", "images", "streams", "trust", "wrong-labels",
+    "images", "trust", "wrong-labels",
 }  # fmt: skip
 FENCE = re.compile(
     r"(?P<note><!--\s*(?P<word>[\w-]+)(?::\s*(?P<reason>[^>]*?))?\s*-->\s*\n)?"

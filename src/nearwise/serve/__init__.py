@@ -1,6 +1,6 @@
 """HTTP service of a saved model: predictions, memory changes, review; needs the extra "serve".
 
-``nearwise serve MODEL`` runs it; docs/how-to/service.md describes it.
+``nearwise serve MODEL`` runs it; docs/how-to/serve.md describes it.
 """
 
 from nearwise.serve.app import create_app

@@ -50,6 +50,5 @@ plt.show()
 chosen = model.predict_selective(X_test, coverage=0.9)
 right = chosen.labels == y_test
 print(f"accepted {chosen.accepted.mean():.0%} of the images")
-print(
-    f"accuracy: {right[chosen.accepted].mean():.3f} of these, {right[~chosen.accepted].mean():.3f} of the others"
-)
+print(f"accuracy of these: {right[chosen.accepted].mean():.3f}")
+print(f"accuracy of the others: {right[~chosen.accepted].mean():.3f}")

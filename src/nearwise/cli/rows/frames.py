@@ -237,9 +237,9 @@ def match_places(
 ) -> "pd.DataFrame":
     """Rename the columns "0", "1", ... of a table without a header to the model's columns.
 
-    Positions are those of the training table, including its target. Of as many
-    columns as `names` at other positions, or with no known class at the target's, the target is
-    taken as missing, and the columns as the model's in order. ValueError if the match is
+    Positions are those of the training table, including its target. The target
+    is taken as missing if there is no known class at its position, or if as many columns as `names`
+    have other positions. The columns are then the model's in order. ValueError if the match is
     ambiguous. Without `classes` the target holds numbers.
     """
     import pandas as pd

@@ -277,8 +277,8 @@ class TableEncoder:
         A category that is not known is looked up by its text: the types of a CSV are guessed per
         file, and 7, 7.0 and "7" may be the same. A `RowsWarning` counts unknown categories (taken
         as missing) and gaps in columns without gaps in training (filled with the median); also
-        booleans in numeric columns (taken as 1 and 0) and rows without any value. ValueError if a number
-        is too large for float32, or too far from the training values.
+        booleans in numeric columns (taken as 1 and 0) and rows without any value. ValueError if a
+        number is too large for float32, or too far from the training values.
         """
         self._warn_of_filled(X)
         numbers, codes = self._from_array(X) if self._takes_array(X) else self._from_table(X)

@@ -1,10 +1,7 @@
 """Promises of the names that are suggested for wrong ones."""
 
-import doctest
-
 import pytest
 
-from nearwise import names
 from nearwise.names import did_you_mean, nearest_names
 
 
@@ -37,7 +34,3 @@ def test_several_names_are_told_once_each_and_best_first():
     known = ["mnist", "cifar100", "cifar10", "cifar10"]
     assert nearest_names("CIFAR", known, n=3) == ["cifar10", "cifar100"]
     assert did_you_mean("CIFAR", known, n=3) == " Did you mean 'cifar10' or 'cifar100'?"
-
-
-def test_the_examples_hold():
-    assert doctest.testmod(names).failed == 0

@@ -37,7 +37,7 @@ from nearwise.estimators import LiveModel, move_memory
 
 COLUMNS = list("abcd")
 LONGEST = 1.5  # seconds of writes before a service is killed
-COMMAND = [sys.executable, "-m", "nearwise.cli"]
+COMMAND = [sys.executable, "-m", "nearwise"]
 
 
 def rows(n_rows: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:

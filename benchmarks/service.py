@@ -40,7 +40,7 @@ LIMITS = {"p99 through HTTP, direct calls": 8.0, "joined, one by one": 5.0, "429
 @contextmanager
 def served(folder: str, *options: str) -> Iterator[tuple[str, int]]:
     """Run the service in a process of its own; give its address."""
-    command = [sys.executable, "-m", "nearwise.cli", "serve", folder, "--port", "0", *options]
+    command = [sys.executable, "-m", "nearwise", "serve", folder, "--port", "0", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

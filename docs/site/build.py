@@ -25,7 +25,8 @@ REPOSITORY = PROJECT["urls"]["Source"] + "/blob/main"
 PARTS = {
     "Tutorials": ("docs/tutorials/quickstart", "gallery/index"),
     "How to": (
-        "docs/how-to/tables", "docs/how-to/numbers", "docs/how-to/images", "docs/how-to/explain",
+        "docs/how-to/tables", "docs/how-to/numbers", "docs/how-to/embeddings",
+        "docs/how-to/images", "docs/how-to/explain",
         "docs/how-to/change", "docs/how-to/wrong-labels", "docs/how-to/groups",
         "docs/how-to/trust", "docs/how-to/serve", "docs/how-to/large", "docs/how-to/layers",
         "docs/how-to/probes", "docs/how-to/coming-from",

@@ -46,6 +46,27 @@ def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
+def spelled_alike(names: Iterable[object], known: Iterable[object]) -> dict[str, str]:
+    """Map each text that differs from a known one only in case or blanks to that one.
+
+    Examples
+    --------
+    >>> spelled_alike(["Yes ", "no", "maybe"], ["yes", "no"])
+    {'Yes ': 'yes'}
+    """
+    own: dict[str, str] = {}
+    for name in known:
+        if isinstance(name, str):
+            own.setdefault(" ".join(name.casefold().split()), name)
+    found = {}
+    for name in names:
+        if isinstance(name, str):
+            first = own.setdefault(" ".join(name.casefold().split()), name)
+            if first != name:
+                found[name] = first
+    return found
+
+
 def listed(names: Sequence[object], *, n: int = 5) -> str:
     """Return the first names in quotes, and the number of the others; long names are cut.
 

@@ -23,6 +23,24 @@ def row(nearwise, model, number):
     return found
 
 
+@pytest.mark.parametrize("spelling", [str.upper, "{}  ".format], ids=["case", "blanks"])
+def test_a_label_that_differs_only_in_case_or_blanks_is_refused(
+    nearwise, tables, model, more, spelling
+):
+    rows = pd.read_csv(more)
+    known = facts_of(nearwise, model)["classes"]
+    rows["label"] = rows["label"].map(spelling)
+    rows.to_csv(more, index=False)
+    for command in ("add", "evaluate"):
+        refused = nearwise(command, model, more)
+        assert refused.exit_code == 2, command
+        assert f"Did you mean {rows['label'][0].strip().lower()!r}" in refused.err, command
+    assert facts_of(nearwise, model)["classes"] == known and not history_of(nearwise, model)
+    added = nearwise("add", model, more, "--new-classes")
+    assert added.exit_code == 0 and "the new classes" in added.err
+    assert "differ only in case or blanks" in " ".join(added.err.split())
+
+
 @pytest.fixture
 def more(tables, tmp_path):
     pd.read_csv(tables / "test.csv").head(3).to_csv(tmp_path / "more.csv", index=False)

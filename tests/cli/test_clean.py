@@ -26,6 +26,8 @@ def test_suspects_are_shown_and_written(nearwise, table, tmp_path, estimate):
     assert len(wrong & set(written["id"][: len(wrong)])) >= len(wrong) - 2
     assert str(written["id"][0]) in result.out and "suggested" in result.out
     assert ("Wrong labels:" in result.err) == bool(estimate)
+    n = int((written["given"] != written["suggested"]).sum())
+    assert f"{n} of 120 rows have another suggested label" in " ".join(result.err.split())
     assert len(written["neighbors"][0].split()) == 5
     train = pd.read_csv(path)
     for name in ("a", "b", "c"):

@@ -73,7 +73,7 @@ def test_a_signal_to_the_process_leaves_what_its_message_says(tmp_path, line):
     make_table(400, 0).to_csv(tmp_path / "t.csv", index=False)
     words = ["fit", "t.csv", "-o", "m", "-t", "label", "--drop", "row", "-v"]
     words += ["--embedder", "deep"]
-    command = [sys.executable, "-m", "nearwise.cli"]
+    command = [sys.executable, "-m", "nearwise"]
     process = subprocess.Popen(
         [*command, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True, bufsize=1
     )

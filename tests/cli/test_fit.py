@@ -1,5 +1,8 @@
 """``nearwise fit``: what is learned is saved whole, and a wrong request fails before training."""
 
+import shlex
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -168,3 +171,31 @@ def test_a_mis_spelt_file_and_a_missing_target_are_answered_with_what_there_is(n
     assert "holds the labels? Name it with --target; it has: 'row', 'width'" in open_target.err
     embedder = ("-t", "label", "-o", tables / "none", "--embedder", "tabel", "--drop", "row")
     assert "Did you mean 'table'?" in nearwise("fit", tables / "train.csv", *embedder).err
+
+
+def test_predictions_of_the_recommended_command_can_be_joined_by_id(nearwise, tables, tmp_path):
+    for name in ("train", "new"):
+        frame = pd.read_csv(tables / f"{name}.csv").rename(columns={"row": "customer id"})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    fit = ("fit", tmp_path / "train.csv", "-t", "label", "--preset", "instant")
+    fitted = nearwise(*fit, "-o", tmp_path / "m")
+    words = shlex.split(fitted.err.partition("Next: nearwise ")[2])
+    words[words.index("NEW_DATA")] = tmp_path / "new.csv"
+    words[words.index("predictions.csv")] = tmp_path / "p.csv"
+    assert nearwise(*words).exit_code == 0
+    assert list(pd.read_csv(tmp_path / "p.csv")) == [
+        "customer id", "prediction", "proba_no", "proba_yes"
+    ]  # fmt: skip
+
+
+def test_a_mis_spelt_model_is_answered_with_the_nearest(nearwise, tables, model):
+    refused = nearwise("predict", model.with_name("modle"), tables / "new.csv")
+    assert refused.exit_code == 2 and "Did you mean 'model'?" in refused.err
+
+
+def test_the_columns_of_an_array_come_last_where_the_target_is_asked_for(nearwise, tmp_path):
+    np.savez(tmp_path / "t.npz", X=np.zeros((8, 60)), y=np.arange(8))
+    refused = nearwise("fit", tmp_path / "t.npz", "-o", tmp_path / "m")
+    assert refused.exit_code == 2
+    text = " ".join(refused.err.split())
+    assert "it has: 'y', 'f0'," in text and "and 11 more" in text

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "nearwise.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "nearwise", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -45,7 +45,7 @@ class Served:
             if descriptors is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
 
-        command = [sys.executable, "-m", "nearwise.cli", "serve", str(folder), "--port", "0"]
+        command = [sys.executable, "-m", "nearwise", "serve", str(folder), "--port", "0"]
         self.process = subprocess.Popen(
             [*command, *options], stderr=subprocess.PIPE, text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=limit,

@@ -188,3 +188,17 @@ def test_a_prediction_does_not_depend_on_the_rows_asked_with_it():
     together = model.predict_proba(rows)
     alone = np.concatenate([model.predict_proba(row[None]) for row in rows])
     np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [["Yes", "no"], ["yes ", "no"], ["yes", "no", "NO"]], ids=str)
+def test_classes_that_differ_only_in_case_or_blanks_are_named(labels):
+    X, y = blobs(40, 2)
+    known = np.array(["no", "yes"])[y]
+    with pytest.warns(UserWarning, match="differ only in case or blanks"):
+        attn_knn(preset="instant", estimator=None).fit(X, np.where(np.arange(40) < 4, "No", known))
+    model = attn_knn(preset="instant", estimator=None).fit(X, known)
+    with pytest.warns(UserWarning, match="differ only in case or blanks"):
+        model.add(X[: len(labels)], labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.add(X[:2], ["yes", "no"])

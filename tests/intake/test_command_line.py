@@ -157,7 +157,7 @@ def test_an_output_beside_the_images_that_are_read_is_fine(place):
 
 def run(shell_line):
     """Run a line in a shell, which can close streams; ``nearwise`` is the command."""
-    line = shell_line.replace("nearwise", f"{sys.executable} -m nearwise.cli", 1)
+    line = shell_line.replace("nearwise", f"{sys.executable} -m nearwise", 1)
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
 
 

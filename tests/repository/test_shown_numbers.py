@@ -289,7 +289,8 @@ def readme() -> dict[str, Shown]:
             "[Adult]": with_fit("adult", "attention", "catboost", "lightgbm", "knn-tuned"),
             "[images, 30 %": images(
                 "memory; as-given", "ece", "attention", "base", "multi-head", "uniform"),
-            "[k-NN layers in a small ViT]": [knn[0], window[0], full[0]],
+            "[k-NN layers in a small ViT]": [
+                knn[0], knn[4], window[0], window[4], *full],
             "right of 0 is better": []},
         "Cost and limits": {"seconds on a small table": [min(one_row), max(one_row)]}}
 

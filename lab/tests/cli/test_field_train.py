@@ -68,7 +68,7 @@ def test_the_help_shows_how(nearwise):
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_weights_of_an_unbroken_one(nearwise, tmp_path):
     options = ("--objective", "sparse", "-q", *TINY[2:], "--epochs", 15)
-    command = [sys.executable, "-m", "nearwise.cli", "field", "train", "-o", tmp_path / "a"]
+    command = [sys.executable, "-m", "nearwise", "field", "train", "-o", tmp_path / "a"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*map(str, (*command, *options))], env=environment)
     deadline = time.monotonic() + 120

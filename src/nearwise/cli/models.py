@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearwise.cli.outputs import is_model_folder, refuse_inside_model
+from nearwise.names import did_you_mean
 from nearwise.safe_files import is_own_lock, open_lock
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ def require_model(folder: Path) -> None:
     """Raise a ValueError with advice if the model folder is missing."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
+        around = folder.parent.glob("*/manifest.json") if folder.parent.is_dir() else ()
+        hint = did_you_mean(folder.name, sorted(found.parent.name for found in around))
         raise ValueError(
-            f"{folder} {problem}; a model is a folder. Make one with "
+            f"{folder} {problem}; a model is a folder.{hint} Make one with "
             "'nearwise fit DATA --target COLUMN --out MODEL'."
         )
 

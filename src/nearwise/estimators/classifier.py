@@ -207,6 +207,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         groups = None if source.groups is None else source.groups.of_rows(len(rows))
         labels.check_class_sizes(classes, codes, groups)
         labels.warn_of_lone_rows(classes, codes, groups)
+        labels.warn_of_alike_labels(classes.tolist(), [])
         weight, unit = labels.unit_weight(sample_weight, len(rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = check_settings(

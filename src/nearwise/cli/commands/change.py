@@ -15,6 +15,7 @@ from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
+from nearwise.names import spelled_alike
 
 if TYPE_CHECKING:
     from nearwise.estimators import LiveModel
@@ -59,6 +60,13 @@ def add(
             "--new-only",
             help="Leave out rows that equal a row the model learned from. All columns it uses "
             "must be equal, and ids that both have.",
+        ),
+    ] = False,
+    new_classes: Annotated[
+        bool,
+        typer.Option(
+            "--new-classes",
+            help="Accept a new class that differs from a known one only in case or blanks.",
         ),
     ] = False,
     groups: Annotated[
@@ -107,6 +115,8 @@ def add(
         learned.set_params(**{f"settings__{n}": v for n, v in bounds.items() if v is not None})
         own = groups or (learned.fitted_.holds_memory and learned.fitted_.group_name) or None
         rows = read_for_model(learned, model, data, target, reading, part="train", groups=own)
+        if not new_classes:
+            _refuse_alike(rows, _classes(learned), data)
         if key is not None and not new_only:
             return rows  # a repeated request has no effect
         return _new_ones(learned, model, rows, new_only=new_only, quiet=quiet)
@@ -393,6 +403,18 @@ def _changed(
 def _classes(learned: Any) -> list[Any]:
     """Return the classes of a model in order; empty for a regression."""
     return [*learned.classes_.tolist()] if hasattr(learned, "classes_") else []
+
+
+def _refuse_alike(rows: Rows, known: list[Any], data: str) -> None:
+    """Raise ValueError for a new class that differs from a known one only in case or blanks."""
+    fresh = [label for label in rows.y.unique().tolist() if label not in known]
+    for label, meant in spelled_alike(fresh, known).items():
+        n = int((rows.y == label).sum())
+        raise ValueError(
+            f"{data}: {n} {rows.noun} have the label {label!r}, which is no class of the model. "
+            f"Did you mean {meant!r}? Correct the labels; or, if it is a class of its own, pass "
+            "--new-classes."
+        )
 
 
 def _new_ones(learned: Any, folder: Path, rows: Rows, *, new_only: bool, quiet: bool) -> Rows:

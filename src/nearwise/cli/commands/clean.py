@@ -126,6 +126,20 @@ def clean(
         write_issues(issues, rows, out)
         if not quiet and out != "-":
             say(f"Wrote {len(issues)} rows to {out}, most suspicious first.")
+    if not quiet:
+        say(_verdict(issues, rows))
+
+
+def _verdict(issues: "pd.DataFrame", rows: Rows) -> str:
+    """Count the suspects, and say what to do about them."""
+    if rows.task == "regression":
+        n, why = int((issues["suspicion"] > 0.5).sum()), "are more likely wrong than right"
+        return f"{n} of {len(rows)} targets {why}. Correct them, or fit with --label-noise auto."
+    n = int((issues["suggested"] != issues["given"]).sum())
+    return (
+        f"{n} of {len(rows)} {rows.noun} have another suggested label; if classes overlap, many of "
+        "them are right. Check them; then correct the data, or fit with --label-noise auto."
+    )
 
 
 def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:

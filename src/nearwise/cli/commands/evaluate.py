@@ -15,6 +15,7 @@ from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import score_rows
 from nearwise.cli.scores import FEWEST, LEVEL, judge, tables
 from nearwise.conditions import command_line, hardware, load_plugin, versions
+from nearwise.names import spelled_alike
 from nearwise.safe_files import plain, write_aside
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
             if classes.dtype.kind == "b"
             else "Add rows of that class with 'nearwise add'"
         )
+        if alike := spelled_alike(unknown.unique().tolist(), classes.tolist()):
+            label, meant = next(iter(alike.items()))
+            advice = f"Did you mean {meant!r} by {label!r}? Correct the labels"
         raise ValueError(
             f"{where}: {len(unknown)} of {len(labels)} rows have a label that the model does not "
             f"have ({names}); it has {', '.join(repr(str(label)) for label in classes[:20])}. "

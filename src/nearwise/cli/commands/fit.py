@@ -1,6 +1,7 @@
 """``nearwise fit``: learn a model from a table, or from folders of images."""
 
 import re
+import shlex
 import shutil
 import time
 import warnings
@@ -324,6 +325,7 @@ def _remove_checkpoints(folder: Path) -> None:
 def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unnamed: bool) -> None:
     """Print a summary of the fit, its scores, and suggested next commands."""
     from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.inputs.columns import ROW_ID
     from nearwise.estimators.uncertainty.intervals import calibration_numbers
 
     choice = model.report_.choice
@@ -361,4 +363,6 @@ def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unn
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
     header = " --no-header" if unnamed else ""
     predict = typed("predict", out, new)
-    say(f"Saved to {out}. Next: {predict}{header} --out predictions.csv{more}")
+    ids = [one.name for one in model.report_.column_report if one.reason == ROW_ID]
+    keep = f" --keep {shlex.quote(ids[0])}" if ids else ""
+    say(f"Saved to {out}. Next: {predict}{header} --out predictions.csv{more}{keep}")

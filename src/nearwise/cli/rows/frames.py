@@ -136,10 +136,10 @@ def split_target(
         said = f" ({words})" if words else ""
         first = f", first row {y.index[int(y.isna().to_numpy().argmax())]} (counted from 0)"
         flag = f"--keep-words {shlex.quote(target)}"
-        keep = f"keep such words as labels with {flag}, or " if words else ""
+        keep = f"keep such words as labels with {flag}, " if words else ""
         raise ValueError(
             f"{named(where)}: {missing} of {len(y)} rows have no value in the target column "
-            f"{target!r}{said}{first}. Fill them, {keep}leave those rows out with "
+            f"{target!r}{said}{first}. Fill them, {keep}or leave those rows out with "
             "--skip-unlabelled."
         )
     if missing and not quiet:

@@ -1,6 +1,7 @@
 """Input rows of commands, from a table or from folders of images."""
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ from nearwise.cli.rows.image_rows import (
     read_files,
 )
 from nearwise.cli.rows.targets import Task, choose_task, target_numbers
+from nearwise.names import listed
+
+_SHOWN = 50  # columns in a message
+_OF_ARRAY = re.compile(r"f\d+")  # columns of an array in an npz
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,10 +153,10 @@ def read_to_learn(
     beside = {*drop, *(name for name in (weight, groups) if name is not None)}
     frame = read._replace(table=table.drop(columns=list(beside)))
     if target is None:
-        columns = ", ".join(repr(str(column)) for column in frame.table.columns)
+        columns = sorted(frame.table.columns, key=lambda name: bool(_OF_ARRAY.fullmatch(str(name))))
         raise ValueError(
             f"Which column of {named(data)} holds the labels? Name it with --target; it has: "
-            f"{columns}."
+            f"{listed(columns, n=_SHOWN)}."
         )
     require_columns(frame.table, [target], data)
     task = choose_task(frame.table[target], task, quiet=quiet)

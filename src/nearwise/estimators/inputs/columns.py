@@ -38,7 +38,8 @@ WISHES = ("keep", "number", "category", "date", "left out")
 _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
 _MOSTLY = 0.9  # smallest share of numeric cells for which the others count as typing errors
 ALIKE = "rows of one value are nearly alike, as those of one person or device are"
-EMPTY = "no value in any row"  # reason to leave a column out
+EMPTY = "no value in any row"  # reasons to leave a column out
+ROW_ID = "a row id by its name, different in every row"
 _FEWEST_IDS = 5  # fewest rows to detect a row id by its name and distinct values
 _FEWEST_RUN = 10  # fewest rows to detect row numbers that count up by one
 _FEWEST_TEXTS = 20  # fewest rows to detect a text that differs in every row
@@ -507,7 +508,7 @@ def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
     if n < 0.9 * n_rows:
         return ""  # whether there is a value may be informative
     if distinct == n and n >= _FEWEST_IDS and is_id_name(report.name):
-        return "a row id by its name, different in every row"
+        return ROW_ID
     if distinct == n and n >= _FEWEST_TEXTS:
         return "text that is different in every row"
     if n >= _MANY_TEXTS and distinct >= _NEARLY_ALL * n:
@@ -526,7 +527,7 @@ def _row_number(column: pd.Series, name: str, report: ColumnReport) -> str:
     if np.isnan(values).any() or not np.isfinite(values).all() or (values % 1 != 0).any():
         return ""
     if is_id_name(name):
-        return "a row id by its name, different in every row"
+        return ROW_ID
     whole = pd.api.types.is_integer_dtype(column) and n == len(column) >= _FEWEST_RUN
     if whole and (np.diff(values) == 1).all() and not _TIME_WORDS & set(_words(name)):
         return f"row numbers: {values[0]:.0f} to {values[-1]:.0f} in order"

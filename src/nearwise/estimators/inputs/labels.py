@@ -9,7 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from nearwise.data.tables.cells import EXACT_BELOW
-from nearwise.names import listed
+from nearwise.names import listed, spelled_alike
 from nearwise.warn import warn_user
 
 
@@ -99,6 +99,17 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         ) from error
     classes, codes = np.unique(values, return_inverse=True)
     return classes, codes.astype(np.int64)
+
+
+def warn_of_alike_labels(labels: list[Any], known: list[Any]) -> None:
+    """Warn of new classes that differ from another class only in case or blanks."""
+    if alike := spelled_alike([label for label in labels if label not in known], known):
+        new, other = next(iter(alike.items()))
+        warn_user(
+            f"{new!r} and {other!r} are two classes, which differ only in case or blanks"
+            f"{f' (and {len(alike) - 1} more such pairs)' if len(alike) > 1 else ''}. If they are "
+            "one class, correct the labels."
+        )
 
 
 _KINDS = {"b": "truth values", "O": "text", "U": "text", "S": "text", "T": "text"}

@@ -11,7 +11,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from nearwise.estimators.inputs.labels import check_labels, label_values, positions_among
+from nearwise.estimators.inputs.labels import (
+    check_labels,
+    label_values,
+    positions_among,
+    warn_of_alike_labels,
+)
 from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.inputs.table import as_frame
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
@@ -255,6 +260,7 @@ def classes_with(before: np.ndarray, fresh: list[Any]) -> np.ndarray:
     """Append new classes to the present ones."""
     if not fresh:
         return before
+    warn_of_alike_labels(fresh, before.tolist())
     extra = np.array(fresh, dtype=np.result_type(before, np.asarray(fresh)))
     classes = np.concatenate([before, extra])
     if _is_sorted(before) and not _is_sorted(classes):

@@ -138,6 +138,9 @@ def test_bad_rows_are_refused(probe):
     fitted = clone(probe).fit(X, y)
     with pytest.raises(ValueError, match="has 5 features"):
         fitted.predict(X[:, :5])
+    if isinstance(probe, LinearProbe):
+        with pytest.raises(ValueError, match="LinearProbe needs rows"):
+            fitted.predict_proba()
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         clone(probe).fit(X, y[:-1])
     with pytest.raises(ValueError, match="one class"):

@@ -90,6 +90,8 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
     def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
         """Return features as float32 of the fitted width, and labels if given."""
         options = {"reset": reset, "dtype": np.float32, "ensure_all_finite": False}
+        if X is None:
+            raise ValueError(f"{type(self).__name__} needs rows: pass X.")
         if self.reads_tokens:  # keep float16, since tokens may be large
             options |= {"allow_nd": True, "dtype": [np.float32, np.float16]}
         if y is None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nearwise.nn import KNNAttention, Sampling
+from nearwise.nn import KNNAttention, MemoryAttention, Sampling
 from nearwise.nn.tokens import configured
 from tests.nn.tokens.cases import DIM, HEADS, N_TOKENS, tokens
 
@@ -77,3 +77,11 @@ def test_options_are_added_to_those_of_a_configured_class():
         made.configured(n_neighbours=3)
     with pytest.raises(ValueError, match=r"configured with qkv_bias=False, but .* qkv_bias=True"):
         KNNAttention.configured(qkv_bias=False)(DIM, HEADS, qkv_bias=True)
+
+
+@pytest.mark.parametrize("layer", [KNNAttention, MemoryAttention])
+def test_an_unknown_option_of_a_layer_is_answered_with_the_nearest(layer):
+    message = f"{layer.__name__} has no option 'n_neighbours'. Did you mean 'n_neighbors'"
+    for make in (layer, lambda *at, **options: layer.configured(**options)(*at)):
+        with pytest.raises(TypeError, match=message):
+            make(24, 3, n_neighbours=5)

@@ -407,6 +407,12 @@ def test_settings_that_change_nothing_are_named(given, idle):
     assert idle_settings(VitSettings(**given)) == idle
 
 
+def test_as_many_neighbors_as_tokens_are_called_dense_attention(tmp_path):
+    given = {"layer": "MultiHeadKNNAttention", "K": 50, "num_epochs": 1}
+    with pytest.warns(UserWarning, match=r"K=50 is at least the \d+ tokens"):
+        train_vit(settings(**given, output_dir=str(tmp_path / "run")))
+
+
 def test_one_warning_per_setting_that_changes_nothing(tmp_path):
     with pytest.warns(UserWarning, match="changes nothing") as caught:
         train_vit(settings(K=3, window_size=4, num_epochs=1, output_dir=str(tmp_path / "run")))

@@ -18,7 +18,7 @@ from nearwise.functional.tokens.problem import (
 )
 from nearwise.nn.dense_attention import causal_mask, dense_attention
 from nearwise.nn.dropout import Dropout
-from nearwise.nn.tokens.configured import configured
+from nearwise.nn.tokens.configured import check_options, configured
 
 
 class BlockOptions(TypedDict, total=False):
@@ -116,7 +116,9 @@ class TokenAttention(nn.Module, ABC):
         scale_norm: bool = False,
         gated: bool = False,
         dim_out: int | None = None,
+        **unknown: Any,
     ) -> None:
+        check_options(type(self), unknown, self._options())
         super().__init__()
         for name, asked, only in (
             ("scale_norm", scale_norm, False),
@@ -169,9 +171,14 @@ class TokenAttention(nn.Module, ABC):
         KNNAttention(
           n_neighbors=5, metric='matmul'...
         """
-        known = set(inspect.signature(cls).parameters) | set(BlockOptions.__annotations__)
-        made: type[Self] = configured(cls, options, known - {"dim", "block", "options"})
+        made: type[Self] = configured(cls, options, cls._options())
         return made
+
+    @classmethod
+    def _options(cls) -> set[str]:
+        """Return the names of the options of a layer."""
+        known = set(inspect.signature(cls).parameters) | set(BlockOptions.__annotations__)
+        return known - {"dim", "block", "options", "unknown"}
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 import copyreg
 import inspect
 from abc import ABCMeta
+from collections.abc import Iterable
 from typing import Any
 
 from nearwise.names import did_you_mean
@@ -17,15 +18,20 @@ class _Configured(ABCMeta):
     options: dict[str, Any]
 
 
+def check_options(cls: type, options: Iterable[str], known: set[str]) -> None:
+    """Raise TypeError for an option that a layer does not have."""
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{cls.__name__} has no option {name!r}.{did_you_mean(name, known)}")
+
+
 def configured(cls: type, options: dict[str, Any], known: set[str]) -> Any:
     """Return the subclass of `cls` with these options preset.
 
     The same options give the same class, so that pickles and copies have the class of the original.
     Raises TypeError if an option is not known.
     """
-    for name in options:
-        if name not in known:
-            raise TypeError(f"{cls.__name__} has no option {name!r}.{did_you_mean(name, known)}")
+    check_options(cls, options, known)
     if isinstance(cls, _Configured):
         options = {**cls.options, **options}
         cls = cls.base

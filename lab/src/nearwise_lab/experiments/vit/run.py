@@ -1,6 +1,7 @@
 """Train a vision transformer by settings."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional.devices import choose_device
+from nearwise.nn import KNNAttention
 from nearwise.training import TrainingResult, train_epochs
 from nearwise.warn import warn_user
 from nearwise_lab.data.trained_on import keep_digests
@@ -144,6 +146,7 @@ class _Job:
         self.data = data = load_vit_data(settings)
         size, n_classes = data.image_size, len(data.classes)
         self.model = build_vit(settings, size, data.channels, n_classes)
+        self._warn_of_dense_layers()
         self.cost = cost_of(self.model)
         if self.device.type == "cpu":
             _load_code(self.model)
@@ -166,6 +169,13 @@ class _Job:
             f"({self.cost['tokens']} tokens), {self.cost['trainable']:,} parameters, on "
             f"{self.device}"
         )
+
+    def _warn_of_dense_layers(self) -> None:
+        """Warn if layers of nearest tokens have as many neighbors as tokens."""
+        n_tokens = math.prod(self.model.grid_size) + self.model.num_prefix_tokens
+        layers = [one for one in self.model.modules() if isinstance(one, KNNAttention)]
+        if layers and (k := min(layer.n_neighbors for layer in layers)) >= n_tokens:
+            warn_user(f"K={k} is at least the {n_tokens} tokens: this is dense attention.")
 
     def evaluate(self, epoch: int) -> dict[str, float]:
         """Evaluate validation and test images."""

@@ -1,9 +1,10 @@
-"""Take the pictures of docs/how-to/explain.md: the page in Chromium, on a table of scikit-learn.
+"""Take the pictures of docs/how-to/explain.md and README.md: the page in Chromium.
 
-pip install '.[serve,browser]'
+pip install '.[serve,browser,vision]'
 python examples/page_figure.py            # needs a chromium on the path
 """
 
+import io
 import shutil
 import tempfile
 import threading
@@ -11,13 +12,36 @@ import time
 from pathlib import Path
 
 import uvicorn
-from playwright.sync_api import sync_playwright
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
 from sklearn.datasets import load_wine
 
 from nearwise import AttnKNNClassifier, LiveModel
 from nearwise.serve import Service, create_app
 
 OUT = Path(__file__).parents[1] / "docs" / "images"
+
+
+def film(page: Page, path: Path) -> None:
+    """Record how an answer changes while its neighbors are switched off, as a GIF."""
+    frames: list[Image.Image] = []
+
+    def keep(seconds: float) -> None:
+        shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        frames.append(shot.resize((800, 800 * shot.height // shot.width)))
+        frames[-1].info["seconds"] = seconds
+
+    keep(3)
+    switches = page.locator("#answer .switch input")
+    switches.first.scroll_into_view_if_needed()
+    keep(3)
+    for at in range(3):
+        page.locator("#answer .switch").nth(at).click()
+        page.wait_for_timeout(1_000)
+        keep(3)
+    durations = [1_000 * frame.info["seconds"] for frame in frames]
+    shown = [frame.quantize(64) for frame in frames]
+    shown[0].save(path, save_all=True, append_images=shown[1:], duration=durations, loop=0)
 
 
 def main() -> None:
@@ -43,6 +67,11 @@ def main() -> None:
         page.goto(f"{base}/page/ask?row=66")
         page.wait_for_selector("#answer .neighbors")
         page.screenshot(path=OUT / "page-ask.png", full_page=True)
+        page.set_viewport_size({"width": 1000, "height": 900})
+        page.goto(f"{base}/page/ask?row=96")
+        page.wait_for_selector("#answer .neighbors")
+        film(page, OUT / "page-ask.gif")
+        page.set_viewport_size({"width": 1200, "height": 800})
         page.goto(f"{base}/page/review")
         page.wait_for_selector(".review")
         page.screenshot(path=OUT / "page-review.png")

@@ -78,7 +78,7 @@ def write_pages(sources: Path) -> None:
             if "://" in link[2] or not target.is_relative_to(ROOT):
                 return link[0]
             place = target.relative_to(ROOT)
-            if place in known or place.suffix in {".png", ".svg"}:
+            if place in known or place.suffix in {".gif", ".png", ".svg"}:
                 return link[0]
             if place == Path("README.md"):
                 up = "../" * len(folder.relative_to(ROOT).parts)

@@ -21,6 +21,7 @@ LEVELS = (
     {"estimators"},
     {"probes", "serve"},
     {"cli"},
+    {"__main__"},  # python -m nearwise
 )
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 # pickle and its kin run code from a file; torchvision and timm fail beside a CPU torch.

@@ -41,7 +41,7 @@ def openapi() -> dict[str, Any]:
 
 def routes(described: dict[str, Any]) -> Iterator[str]:
     """Give the routes with their parameters, bodies and answers, sorted by tag."""
-    yield "# HTTP interface\n"
+    yield "# HTTP: routes and schemas\n"
     yield (
         "Routes of `nearwise serve`, with examples of a model of scikit-learn's iris. A running\n"
         "service shows those of its own model at `/docs`, for programs at `/openapi.json`\n"

@@ -1,6 +1,6 @@
 """
-Images: a folder in, answers with the pictures behind them out
-==============================================================
+Images: answers, and the pictures behind them
+=============================================
 
 Handwritten digits of scikit-learn as images of 8 x 8 pixels. A small network is trained to embed
 them, the neighbors are searched in its embedding.

@@ -9,10 +9,21 @@ from results_page import as_table
 Row = Mapping[str, Any]
 
 
+def record(name: str) -> dict[str, Any]:
+    """A record of benchmarks/results."""
+    content: dict[str, Any] = read(RESULTS / f"{name}.json")
+    return content
+
+
 def rows_of(name: str, key: str = "results") -> list[dict[str, Any]]:
-    """Rows of a record of benchmarks/results."""
-    rows: list[dict[str, Any]] = read(RESULTS / f"{name}.json")[key]
+    """Rows of a record."""
+    rows: list[dict[str, Any]] = record(name)[key]
     return rows
+
+
+def around(mean: float, half: float) -> dict[str, float]:
+    """A mean with the ends of its interval, from half of the interval."""
+    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def cell(value: Any, digits: int = 3) -> str:

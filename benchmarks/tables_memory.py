@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from keeping import RESULTS, read
 from results_page import as_table
-from tables import cell, listing, rows_of
+from tables import cell, listing, record, rows_of
 
 STREAMS = {"classes": "classes in turn", "drift": "two classes swap labels"}
 CASES = {  # of judged_changes.json
@@ -18,7 +17,6 @@ CASES = {  # of judged_changes.json
     "a class removed": "a class removed",
     "classes one by one": "classes added one by one",
 }
-BUSY = {"nearwise first": "nearwise", "torch first": "torch"}
 STORE = {  # keys of disk_store.json: title and decimals
     "n_rows": ("rows", 0),
     "disk_mb": ("disk, MB", 0),
@@ -90,7 +88,7 @@ def store() -> list[str]:
 
 def large() -> list[str]:
     """Fits and batches of large memories, and the neighbors that approximate search finds."""
-    content = read(RESULTS / "large_memory.json")
+    content = record("large_memory")
     rows = []
     for row in content["results"].values():
         shown = {key: cell(row[key], 1) for key in ("fit_cpu_s", "peak_over_data")}
@@ -108,7 +106,7 @@ def large() -> list[str]:
 def service() -> list[str]:
     """What HTTP adds to a prediction of one row, and what a full queue answers."""
     (row,) = rows_of("service")
-    wanted = {one["bar"]: one["wanted"] for one in read(RESULTS / "service.json")["checks"]}
+    wanted = {one["bar"]: one["wanted"] for one in record("service")["checks"]}
     direct, paced = row["direct_ms"], row["50_per_second_ms"]
     ratios = "p99 through HTTP, direct calls", "joined, one by one", "429, ms at p99"
     slower, joined, full = (f"{row[name]:.1f}" for name in ratios)
@@ -143,7 +141,7 @@ def kills() -> list[str]:
 def busy() -> list[str]:
     """Times beside two endless loops on two cores, over those of a quiet machine."""
     rows = [
-        row | {"order": BUSY[row["order"]]} | {
+        row | {"order": row["order"].removesuffix(" first")} | {
             f"{name}_{state}": row[f"{name}_seconds"][state][0]
             for name in ("cpu", "wall") for state in ("quiet", "busy")
         }

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from keeping import RESULTS, read
 from results_page import as_table
-from tables import cell, listing, pivot, rows_of
+from tables import around, cell, listing, pivot, record, rows_of
 
 METHODS = {  # of instant.json
     "default": "**default**",
@@ -34,20 +33,9 @@ ROWS = ("16 rows", "32 rows", "48 rows")
 BASES = {"neighbors": "no base", "one space": "one space, base", "full": "two spaces, base"}
 
 
-def around(found: dict[str, Any], half: str) -> dict[str, float]:
-    """A mean with the ends of its interval, from half of it."""
-    mean, by = found["mean"], found[half]
-    return {"mean": mean, "low": mean - by, "high": mean + by}
-
-
-def _content(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = read(RESULTS / f"{name}.json")
-    return content
-
-
 def small_tables() -> list[str]:
     """Presets beside peers on small tables, and the default minus each."""
-    found = _content("instant")["summary"]["folds"]
+    found = record("instant")["summary"]["folds"]
     rows = [
         {"method": title, "nll": found["mean_nll"][name], "median": found["median_nll"][name],
          "left out": found["costs"]["left_out_nll"][name],
@@ -77,7 +65,7 @@ def _share(found: dict[str, Any], one: str, other: str) -> int | None:
 
 def few_rows_peers() -> list[str]:
     """Mean NLL with few rows, and how far instant is behind the better of two peers."""
-    summary = _content("instant")["summary"]
+    summary = record("instant")["summary"]
     rows = [
         {"rows": of.removesuffix(" rows"), **summary[of]["mean_nll"],
          "tables": summary[of]["tables"],
@@ -93,20 +81,20 @@ def few_rows_peers() -> list[str]:
 
 def presets() -> list[str]:
     """The presets of today's names, and their difference."""
-    report = _content("presets")["report"]
-    gap = around(report["differences"]["default - instant"], "half_interval")
+    report = record("presets")["report"]
+    gap = report["differences"]["default - instant"]
     rows = [
         {"preset": name, **report["means"][name], "fit": cell(report["means"][name]["fit_s"], 1)}
         for name in ("default", "instant")
     ]
-    rows[0]["gap"] = gap
+    rows[0]["gap"] = around(gap["mean"], gap["half_interval"])
     return listing(rows, {"preset": "preset", "NLL": "nll", "accuracy": "accuracy",
                           "fit, CPU s": "fit", "NLL, default minus instant": "gap"})  # fmt: skip
 
 
 def few_rows_presets() -> list[str]:
     """Default and instant under 500 rows: means, and the worst draw."""
-    summary = _content("few_rows")["report, one model"]["summary"]
+    summary = record("few_rows")["report, one model"]["summary"]
     gap = summary["default minus instant, NLL"]
     low, mean, high = sorted(gap["over tables"])
     rows = [
@@ -132,7 +120,7 @@ def embeddings() -> list[str]:
              "instant, base=None": "instant, `estimator=None`",
              "logistic + T": "logistic regression, temperature", "MLP + T": "MLP, temperature",
              "class shares": "class shares"}  # fmt: skip
-    summary, rows = _content("embeddings")["summary"], []
+    summary, rows = record("embeddings")["summary"], []
     for data, title in sets.items():
         for name, words in names.items():
             found = summary[f"{data}/{name}"]
@@ -146,7 +134,7 @@ def embeddings() -> list[str]:
 
 def instant_speed() -> list[str]:
     """Seconds of fits, predictions and changes with preset instant."""
-    results = _content("instant_speed")["results"]
+    results = record("instant_speed")["results"]
     cases = (
         ("digits, 64 numbers", results["digits"]["instant"]),
         ("digits, `estimator=None`", results["digits"]["instant without base"]),
@@ -168,7 +156,7 @@ def instant_speed() -> list[str]:
 
 def head_alone() -> list[str]:
     """The pretrained head without further training, beside peers."""
-    summary = _content("pretrained_head")["summary"]
+    summary = record("pretrained_head")["summary"]
     rows = [
         {"method": title, "median": summary["folds"]["median_nll"][name],
          "rank": cell(summary["folds"]["mean_rank"].get(name), 1),
@@ -182,7 +170,7 @@ def head_alone() -> list[str]:
 
 def head_gaps() -> list[str]:
     """Differences of the pretrained head and its peers over tables."""
-    gaps = _content("pretrained_head")["summary"]["folds"]["differences"]
+    gaps = record("pretrained_head")["summary"]["folds"]["differences"]
     rows = []
     for pair, gap in gaps.items():
         one, other = (HEADS[name].strip("*") for name in pair.split(" - "))
@@ -194,7 +182,7 @@ def head_gaps() -> list[str]:
 
 def head_speed() -> list[str]:
     """Time of the head alone."""
-    found = _content("pretrained_head")["timings"]
+    found = record("pretrained_head")["timings"]
     names = {"describe": "describe the neighbors", "predict": "predict"}
     rows = [
         {
@@ -216,7 +204,7 @@ def few_shot() -> list[str]:
              "logistic regression": "logistic regression"}  # fmt: skip
     rows = [row for row in rows_of("few_shot") if row["method"] in names]
     shown = [
-        row | {"measure": title, "value": around(row[key], "half")}
+        row | {"measure": title, "value": around(row[key]["mean"], row[key]["half"])}
         for key, title in (("accuracy", "accuracy"), ("nll", "NLL")) for row in rows
     ]  # fmt: skip
     labels = {"measure": "measure", "data": "dataset", "rows per class": "shot"}
@@ -231,25 +219,25 @@ def _without(found: dict[str, dict[str, float]]) -> list[str]:
 
 def ablation_inputs() -> list[str]:
     """NLL of short trainings without some inputs."""
-    return _without(_content("pretrain_ablation")["without"])
+    return _without(record("pretrain_ablation")["without"])
 
 
 def ablation_tasks() -> list[str]:
     """NLL of short trainings without a kind of tasks."""
-    return _without(_content("pretrain_ablation")["kinds of tasks"]["without"])
+    return _without(record("pretrain_ablation")["kinds of tasks"]["without"])
 
 
 def columns_in_the_head() -> list[str]:
     """A head that sees columns minus one that does not."""
     titles = {"c16 - c0": "1,500 steps, 6,000 tasks", "long16 - long0": "5,000 steps, 12,000 tasks",
               "big32 - long0": "5,000 steps, wider, 24,000 tasks"}  # fmt: skip
-    gaps, rows = _content("pretrain_columns")["differences"], []
+    gaps, rows = record("pretrain_columns")["differences"], []
     for name, title in titles.items():
         for key, base in (("head", "no base"), ("head, trees", "extra-trees as base")):
             gap = gaps[name][key]
             share = round(100 * gap["share_lower"])
             rows.append({"of": title, "base": base, "share": share,
-                         "gap": around(gap, "half_interval")})  # fmt: skip
+                         "gap": around(gap["mean"], gap["half_interval"])})  # fmt: skip
     return listing(rows, {"training": "of", "base": "base",
                           "NLL, with columns minus without": "gap",
                           "lower on, % of tables": "share"})  # fmt: skip
@@ -258,7 +246,7 @@ def columns_in_the_head() -> list[str]:
 def _minus(names: dict[str, str], found: dict[str, Any], title: str, over: str) -> list[str]:
     rows = [
         {"score": words, "tables": found[name]["n"],
-         "gap": around(found[name], "half_interval")}
+         "gap": around(found[name]["mean"], found[name]["half_interval"])}
         for name, words in names.items()
     ]  # fmt: skip
     return listing(rows, {"score": "score", over: "tables", title: "gap"}, digits=4)
@@ -269,7 +257,7 @@ def abstention_scores() -> list[str]:
     names = {"auto": "best on left-out rows", "learned": "logistic regression on all scores",
              "entropy": "entropy", "margin": "margin of the two largest",
              "null_mass": "attention to no neighbor", "distance": "distance"}  # fmt: skip
-    found = _content("choices")["abstention"]["minus the largest probability"]
+    found = record("choices")["abstention"]["minus the largest probability"]
     return _minus(names, found, "AURC minus that of the largest probability", "tables")
 
 
@@ -278,7 +266,7 @@ def novelty_scores() -> list[str]:
     names = {"distance+entropy+null_mass": "combined without sparsity (used)",
              "null_mass": "attention to no neighbor", "entropy": "entropy",
              "sparsity": "sparsity", "distance": "distance"}  # fmt: skip
-    found = _content("choices")["novelty"]["minus combined"]
+    found = record("choices")["novelty"]["minus combined"]
     return _minus(names, found, "AUROC minus that of all four combined", "tables")
 
 
@@ -287,7 +275,7 @@ def stored_trees() -> list[str]:
     names = {"arrays": "flat arrays (used)", "scikit-learn": "scikit-learn, skops",
              "treelite": "treelite", "onnxruntime": "ONNX Runtime"}  # fmt: skip
     rows = []
-    for name, of in _content("stored_trees")["rows"].items():
+    for name, of in record("stored_trees")["rows"].items():
         forged = of.get("forged", {})
         shown = [str(forged.get(key, 0)) for key in ("refused", "answered", "died")]
         gap = f"{of['largest difference']:.0e}" if "largest difference" in of else ""
@@ -303,7 +291,7 @@ def stored_trees() -> list[str]:
 def layer_speed() -> list[str]:
     """Time of k-NN attention relative to dense attention."""
     rows = []
-    for place, found in _content("token_speed")["results"].items():
+    for place, found in record("token_speed")["results"].items():
         batch, tokens = (int(part.split("=")[1]) for part in place.split())
         for name in ("dense", "KNNAttention K=9", "KNNAttention K=32"):
             of = found["layers"][name]
@@ -325,7 +313,7 @@ def layer_memory() -> list[str]:
     """Peak memory of forward and backward against the number of tokens."""
     names = {"MultiHeadAttention": "dense", "KNNAttention": "`KNNAttention`, CPU loops",
              "KNNAttention plain": "`KNNAttention`, plain"}  # fmt: skip
-    curve = _content("layer_memory")["results"]["curve"]
+    curve = record("layer_memory")["results"]["curve"]
     return pivot(curve, {"tokens": "tokens"}, "layer", "mib", names, digits=0)
 
 
@@ -343,9 +331,10 @@ def token_memory() -> list[str]:
              "24 at random": "24 at random", "no memory": "no memory",
              "nearest pixels, of all": "nearest pixels, no model"}  # fmt: skip
     rows = [
-        {"memory": name, "seen": f"{8 * at} to {8 * at + 7}", "share": around(of, "half")}
+        {"memory": name, "seen": f"{8 * at} to {8 * at + 7}",
+         "share": around(of["mean"], of["half"])}
         for at in (0, 3, 5, 8, 11)
-        for name, means in _content("token_memory")["means"].items() for of in [means[at]]
+        for name, means in record("token_memory")["means"].items() for of in [means[at]]
     ]  # fmt: skip
     return pivot(rows, {"images seen before": "seen"}, "memory", "share", names)
 
@@ -355,7 +344,7 @@ def token_tail() -> list[str]:
     names = {"nearest": "nearest alone", "tail-corrected": "with `tail_samples`",
              "even sample": "even sample alone"}  # fmt: skip
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in _content("tail_correction")["records"]:
+    for row in record("tail_correction")["records"]:
         if row["budget"] in (128, 512) and row["estimator"] in names and row["rms"] is not None:
             place = (row["tokens"], row["scale"], row["budget"], row["estimator"])
             found.setdefault(place, []).append(row)
@@ -380,7 +369,7 @@ def probe_speed() -> list[str]:
         ("probe_speed", "10,000 against 50,000 x 512, two threads"),
         ("probe_speed_cifar10-features", "10,000 against 50,000 x 192, one thread"),
     ):
-        for method, of in _content(name)["medians"].items():
+        for method, of in record(name)["medians"].items():
             mib = f"{of['peak_mib']:,.0f}"
             rows.append({"data": data, "method": method.replace(", exact", "")} | of | {"mib": mib})
     return listing(rows, {"queries": "data", "method": "method", "wall s": "wall_seconds",

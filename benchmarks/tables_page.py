@@ -9,8 +9,8 @@ from typing import Any
 import tables_memory
 import tables_model
 import tables_trust
-from keeping import RESULTS, read
 from results_page import as_table, write_block
+from tables import rows_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("docs/results/*.md")), ROOT / "lab/docs/experiments.md"]
@@ -62,14 +62,9 @@ def differences(
     return found
 
 
-def _results(name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = read(RESULTS / f"{name}.json").get("results", [])
-    return rows
-
-
 def questions(group: str) -> list[str]:
     """Attention minus each weighting, tables as observations."""
-    answers, rows = differences(_results("weights_tables"), group), []
+    answers, rows = differences(rows_of("weights_tables"), group), []
     for condition, words in CONDITIONS.items():
         for row in answers:
             if row["condition"] == condition.format("without=base"):
@@ -88,7 +83,7 @@ COMPACT = ("uniform", "distance-tuned", "distance-learned", "multi-head", "base"
 
 def summary(name: str, data: str, base: str, families: str = "all") -> list[str]:
     """Attention minus each weighting, a row per condition and measure."""
-    mine, rows = differences(_results(name), data, families), []
+    mine, rows = differences(rows_of(name), data, families), []
     methods = [m for m in COMPACT if any(row["method"] == m for row in mine)]
     for condition, words in CONDITIONS.items():
         found = {r["method"]: r for r in mine if r["condition"] == condition.format(base)}
@@ -106,7 +101,7 @@ def _short(gap: dict[str, Any]) -> str:
 
 def scores(base: str, *data: str) -> list[str]:
     """Accuracy, NLL and ECE of every weighting, with a mark where attention differs."""
-    mine = [r for r in _results("weights") if r["data"] in data and is_shown(r)]
+    mine = [r for r in rows_of("weights") if r["data"] in data and is_shown(r)]
     methods, rows = [m for m in NAMES if any(row["method"] == m for row in mine)], []
     for name in data:
         for condition, words in CONDITIONS.items():
@@ -121,7 +116,7 @@ def scores(base: str, *data: str) -> list[str]:
 
 def others() -> list[str]:
     """NLL of every weighting on data sets of ten seeds, labels as they are."""
-    measured, rows = _results("weights"), []
+    measured, rows = rows_of("weights"), []
     data_sets = "wine", "ionosphere", "breast_cancer", "wine-red", "wine-red-dd"
     methods = [
         m for m in NAMES if any((r["data"], r["method"]) == (data_sets[0], m) for r in measured)
@@ -154,7 +149,7 @@ def networks(base: str) -> list[str]:
     """Attention minus each weighting over six networks of CIFAR-10."""
     rows = [
         [NAMES[row["method"]], *(_gap(row[key], 1000 if key == "aurc" else 1) for key in MEASURED)]
-        for row in differences(_results("weights"), "cifar10, six networks")
+        for row in differences(rows_of("weights"), "cifar10, six networks")
         if row["condition"] == base
     ]
     return as_table(["attention minus", "accuracy", "NLL", "ECE", "AURC x1000"], rows)
@@ -163,7 +158,7 @@ def networks(base: str) -> list[str]:
 def bars() -> list[str]:
     """Bars of the comparisons, and how far each was reached."""
     rows = []
-    for bar in read(RESULTS / "weights_tables.json").get("bars", []):
+    for bar in rows_of("weights_tables", "bars"):
         reached = bar["reached"]
         text = _gap(reached) if isinstance(reached, dict) else f"{reached:+.4f}"
         rows.append([bar["bar"], bar["wanted"], text, "met" if bar["met"] else "missed"])
@@ -179,7 +174,7 @@ def _gap(gap: dict[str, Any], scale: int = 1) -> str:
 
 def numbers_methods() -> list[str]:
     """Regressors beside each other, means over the tables."""
-    results, rows = _results("regression"), []
+    results, rows = rows_of("regression"), []
     of_tables = [row for row in results if "table" in row]
     for row in sorted((r for r in results if "tables" in r), key=lambda r: r["crps_rank"]["mean"]):
         mine = [r for r in of_tables if r["method"] == row["method"]]
@@ -200,7 +195,7 @@ def numbers_methods() -> list[str]:
 
 def numbers_tables() -> list[str]:
     """CRPS of regressors on each table, the lowest in bold; NLL where it is published."""
-    of_tables = [row for row in _results("regression") if "table" in row and row["crps"]]
+    of_tables = [row for row in rows_of("regression") if "table" in row and row["crps"]]
     methods = list(dict.fromkeys(["default", *(row["method"] for row in of_tables)]))
     rows = []
     for table in dict.fromkeys(row["table"] for row in of_tables):
@@ -216,7 +211,7 @@ def numbers_tables() -> list[str]:
 def numbers_wrong() -> list[str]:
     """CRPS of regressors whose training targets are wrong, relative to the best peer's."""
     own, rows = ("label-noise", "default", "instant"), []
-    of_tables = [r for r in _results("regression_wrong") if "table" in r and r["crps"]]
+    of_tables = [r for r in rows_of("regression_wrong") if "table" in r and r["crps"]]
     for table in dict.fromkeys(row["table"] for row in of_tables):
         found = {r["method"]: r["crps"]["mean"] for r in of_tables if r["table"] == table}
         peers = {method: crps for method, crps in found.items() if method not in own}
@@ -230,7 +225,7 @@ def numbers_wrong() -> list[str]:
 
 def numbers_bars() -> list[str]:
     """Bars of the regressor: wanted and reached."""
-    results, few = _results("regression"), _results("regression_few")
+    results, few = rows_of("regression"), rows_of("regression_few")
     of_method = {row["method"]: row for row in results if "tables" in row}
     of_tables = {r["table"]: r for r in results if r.get("table") and r["method"] == "default"}
     rows = [
@@ -248,12 +243,12 @@ def numbers_bars() -> list[str]:
         wanted = ".88 to .92; worst fifth .85"
         reached = f"{row['coverage']['mean']:.3f}; {row['worst_slice']:.3f}"
         rows.append([f"90 % intervals cover, {table}", wanted, reached])
-    for row in _results("regression_speed"):  # of one table
+    for row in rows_of("regression_speed"):  # of one table
         reached = f"{row['predict_ms']:.1f} ms; {row['batch_us_per_row']:.0f} us; "
         reached += f"{row['fit_over_forest']:.1f}"
         text = f"one row; row of a batch; fit / forest of 200, kin8nm, {row['preset']}"
         rows.append([text, "at most 5 ms; 150 us; 10", reached])
-    for row in _results("regression_shift"):
+    for row in rows_of("regression_shift"):
         text = f"after 1,000 shifted rows 90 % intervals cover, {row['table']}, {row['preset']}, "
         text += f"seeds: {row['seeds']}"
         rows.append([text, "at least .85", _spread(row["coverage after"])])

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from keeping import RESULTS, interval, read
-from tables import Row, cell, listing, pivot, rows_of
+from keeping import interval
+from tables import Row, around, cell, listing, pivot, record, rows_of
 
 MEASURES = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 SCORES = {title: key for key, title in MEASURES.items()}
@@ -22,15 +22,15 @@ METHODS = {  # of a record, and their names here
     "attention+noise-model+tta": '`"auto"`, two views',
 }
 AUTO = METHODS["attention+noise-model"]
-BARS = {"digits": "digits", "wine-red": "wine-red", "adult": "adult"}
+BARS = ("digits", "wine-red", "adult")
 PEOPLE = {"human-worse": "CIFAR-10N worse", "human-aggregate": "CIFAR-10N aggregate"}
 SHIFTED = {"digits-images": "digits", "digits-shift": "digits, two views", "mnist": "MNIST",
            "cifar10": "CIFAR-10"}  # fmt: skip
 
 
-def noise_tasks(record: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def noise_tasks(name: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Data, method and means of benchmarks/label_noise.py, peers first."""
-    for task, found in read(RESULTS / f"{record}.json")["tasks"].items():
+    for task, found in record(name)["tasks"].items():
         means = found["means"]
         for key in ("knn-uniform", "knn-tuned", "lightgbm", "mlp", "attention-plain", "attention"):
             if key in means:
@@ -73,7 +73,7 @@ def wrong_audit() -> list[str]:
 def wrong_ranking() -> list[str]:
     """How well planted wrong labels are ranked."""
     names = {"attention": "`review(model).issues()`", "cleanlab-knn": "cleanlab's k-NN"}
-    tasks = read(RESULTS / "label_noise.json")["tasks"]
+    tasks = record("label_noise")["tasks"]
     rows = [
         {"data": data, "method": method, "precision": of["average_precision"]}
         for data in ("digits", "adult")
@@ -135,7 +135,7 @@ def wrong_memory() -> list[str]:
 
 def wrong_relabelled() -> list[str]:
     """Images before and after 30 % of the remembered labels became wrong."""
-    found, rows = read(RESULTS / "one_head.json")["results"], []
+    found, rows = record("one_head")["results"], []
     for data, title in SHIFTED.items():
         mine = [found[f"{data}, seed {seed}"]["after"] for seed in range(3)]
         keys = [f"{key}{of}" for key in ("nll", "ece") for of in ("", ", memory wrong")]
@@ -148,13 +148,13 @@ def wrong_relabelled() -> list[str]:
 
 def wrong_targets() -> list[str]:
     """Targets that were set for wrong labels: wanted, reached."""
-    tasks, rows = read(RESULTS / "label_noise.json")["tasks"], []
+    tasks, rows = record("label_noise")["tasks"], []
     for data in BARS:
         for key, bar in tasks[data]["bars"].items():
             verdict = "missed" if bar["missed_by"] else "met"
             row = {"data": data, "labels": "30 % symmetric", "method": AUTO, "measure": key}
             rows.append({**row, **bar, "verdict": verdict})
-    for bar in read(RESULTS / "study_cifar10.json")["checks"]:
+    for bar in record("study_cifar10")["checks"]:
         place, _, rest = bar["bar"].partition(", everywhere: ")
         method, _, key = rest.partition(", ")
         if key in MEASURES and method in METHODS:
@@ -184,19 +184,15 @@ def wrong_parts() -> list[str]:
             "full minus forward": "all",
         },
     }
-    record, rows = read(RESULTS / "label_noise_ablation.json"), []
+    found, rows = record("label_noise_ablation"), []
     for kind, names in parts.items():
         for key, title in names.items():
-            of = record[kind][key]
+            of = found[kind][key]
             gaps = of["all"] if kind == "tables" else of
             row = {"data": kind, "part": title, "fits": gaps["nll"][3]}
-            rows.append(row | {name: _ends(*gap[:2]) for name, gap in gaps.items()})
+            rows.append(row | {name: around(*gap[:2]) for name, gap in gaps.items()})
     columns = {"data": "data", "part": "part", "fits": "fits", "NLL": "nll", "ECE": "ece"}
     return listing(rows, columns | {"accuracy": "accuracy", "AUROC of wrong labels": "auc"}, 4)
-
-
-def _ends(mean: float, half: float) -> dict[str, float]:
-    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def wrong_random() -> list[str]:
@@ -259,10 +255,10 @@ def groups_promised() -> list[str]:
     """What a fit promises and what rows of new groups keep, with groups and without."""
     names = {"synthetic": "40 subjects (synthetic)", "parkinsons": "42 subjects (Parkinson's)"}
     rows = []
-    for row in read(RESULTS / "groups.json")["conditions"]["rows"]:
+    for row in record("groups")["conditions"]["rows"]:
         copies = row["case"].startswith("copies")
         given = ("copies" if copies else "subjects") if row["groups"] else "none"
-        ends = {key: _ends(row[key], row[f"{key}_half"])
+        ends = {key: around(row[key], row[f"{key}_half"])
                 for key in ("nll", "coverage", "promised_minus_nll")}  # fmt: skip
         case = names.get(row["case"], row["case"])
         rows.append({**row, **ends, "case": case, "given": given})
@@ -278,7 +274,7 @@ def groups_copies() -> list[str]:
     """Copies as groups, by the share of rows that have one and by what new rows are."""
     new = {"copies as often": "copies as often", "copies of none": "no copies"}
     rows = []
-    for row in read(RESULTS / "groups.json")["shares"]["rows"]:
+    for row in record("groups")["shares"]["rows"]:
         found = {key: " ± ".join(cell(row[f"{key} {of}"], 4) for of in ("mean", "sem"))
                  for key in ("nll", "promised", "promised apart")}  # fmt: skip
         rows.append({"share": row["rows with a copy"], "new": new[row["new rows"]], **found})

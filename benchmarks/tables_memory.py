@@ -104,7 +104,7 @@ def large() -> list[str]:
 
 
 def service() -> list[str]:
-    """What HTTP adds to a prediction of one row, and what a full queue answers."""
+    """Overhead of HTTP on a prediction of one row, and answers of a full queue."""
     (row,) = rows_of("service")
     wanted = {one["bar"]: one["wanted"] for one in record("service")["checks"]}
     direct, paced = row["direct_ms"], row["50_per_second_ms"]

@@ -169,7 +169,7 @@ def wrong_targets() -> list[str]:
 
 
 def wrong_parts() -> list[str]:
-    """What each part of the noise model adds to others."""
+    """Gain of each part of the noise model beside others."""
     parts = {
         "tables": {
             "+memory minus forward": "votes of posterior labels, alone",
@@ -252,7 +252,7 @@ def novelty_images() -> list[str]:
 
 
 def groups_promised() -> list[str]:
-    """What a fit promises and what rows of new groups keep, with groups and without."""
+    """Promises of a fit, and scores of rows of new groups, with groups and without."""
     names = {"synthetic": "40 subjects (synthetic)", "parkinsons": "42 subjects (Parkinson's)"}
     rows = []
     for row in record("groups")["conditions"]["rows"]:

@@ -40,7 +40,7 @@ def openapi() -> dict[str, Any]:
 
 
 def routes(described: dict[str, Any]) -> Iterator[str]:
-    """Give the routes with their parameters, bodies and answers, sorted by tag."""
+    """Give the routes, sorted by tag, their problems, and the bodies and answers."""
     yield "# HTTP: routes and schemas\n"
     yield (
         "Routes of `nearwise serve`, with examples of a model of scikit-learn's iris. A running\n"
@@ -52,34 +52,44 @@ def routes(described: dict[str, Any]) -> Iterator[str]:
         for path, operations in described["paths"].items()
         for method, one in operations.items()
     ]
-    problems: dict[str, str] = {}
     for tag in [*TAGS, *sorted({of for of, _, _ in found} - {*TAGS})]:
         yield f"## {tag.capitalize()}\n"
         for _, heading, one in (route for route in found if route[0] == tag):
-            yield f"{heading}\n{one['description']}\n"
-            if one.get("parameters"):
-                yield "| parameter | in | type | |\n|---|---|---|---|"
-                yield from map(_parameter, one["parameters"])
-                yield ""
-            for body in one.get("requestBody", {}).get("content", {}).values():
-                yield f"Body: {_kind(body['schema'])}\n\n```json\n{as_json(body['example'])}\n```\n"
-            for status, answer in one["responses"].items():
-                if status < "400":
-                    kinds = (_kind(of["schema"]) for of in answer.get("content", {}).values())
-                    yield f"Answer: {status}, {', '.join(kinds)}\n"
-                else:
-                    problems[status] = answer["description"]
+            yield heading
+            yield from _route(one)
     yield "## Problems\n\n| status | reason |\n|---|---|"
+    answers = [answer for _, _, one in found for answer in one["responses"].items()]
+    problems = {status: of["description"] for status, of in answers if status >= "400"}
     yield from (f"| {status} | {problems[status]} |" for status in sorted(problems))
     yield "\n## Bodies and answers\n"
     for name, schema in sorted(described["components"]["schemas"].items()):
         yield f"### {name}\n\n{schema.get('description', '')}\n"
         yield "| member | type | |\n|---|---|---|"
         for member, of in schema["properties"].items():
-            needed = "" if member in schema.get("required", ()) else "optional"
-            about = ". ".join(filter(None, (needed, of.get("description"))))
-            yield f"| `{member}` | {_cell(_kind(of))} | {_cell(about)} |"
+            about = _about(of, required=member in schema.get("required", ()))
+            yield f"| `{member}` | {_cell(_kind(of))} | {about} |"
         yield ""
+
+
+def _route(one: dict[str, Any]) -> Iterator[str]:
+    """Give the description, parameters, bodies and answers of a route."""
+    yield one["description"] + "\n"
+    if one.get("parameters"):
+        yield "| parameter | in | type | |\n|---|---|---|---|"
+        for of in one["parameters"]:
+            about = _about(of, required=of.get("required", False))
+            yield f"| `{of['name']}` | {of['in']} | {_cell(_kind(of['schema']))} | {about} |"
+        yield ""
+    for body in one.get("requestBody", {}).get("content", {}).values():
+        yield f"Body: {_kind(body['schema'])}\n\n```json\n{_as_json(body['example'])}\n```\n"
+    for status, answer in one["responses"].items():
+        if status < "400":
+            kinds = (_kind(of["schema"]) for of in answer.get("content", {}).values())
+            yield f"Answer: {status}, {', '.join(kinds)}\n"
+
+
+def _about(of: dict[str, Any], *, required: bool) -> str:
+    return _cell(". ".join(filter(None, ("" if required else "optional", of.get("description")))))
 
 
 def _kind(schema: dict[str, Any]) -> str:
@@ -97,16 +107,10 @@ def _kind(schema: dict[str, Any]) -> str:
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
-def as_json(example: Any) -> str:
+def _as_json(example: Any) -> str:
     """Give JSON on one line where it fits."""
     line = json.dumps(example)
     return line if len(line) <= 95 else json.dumps(example, indent=2)
-
-
-def _parameter(one: dict[str, Any]) -> str:
-    needed = "" if one.get("required") else "optional"
-    about = ". ".join(filter(None, (needed, one.get("description"))))
-    return f"| `{one['name']}` | {one['in']} | {_cell(_kind(one['schema']))} | {_cell(about)} |"
 
 
 def commands() -> Iterator[str]:

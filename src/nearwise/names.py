@@ -46,24 +46,22 @@ def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def spelled_alike(names: Iterable[object], known: Iterable[object]) -> dict[str, str]:
-    """Map each text that differs from a known one only in case or blanks to that one.
+def spelled_alike(names: Iterable[object], known: Sequence[object]) -> dict[str, str]:
+    """Map each unknown text that differs from another only in case or blanks to that one.
 
     Examples
     --------
     >>> spelled_alike(["Yes ", "no", "maybe"], ["yes", "no"])
     {'Yes ': 'yes'}
     """
-    own: dict[str, str] = {}
-    for name in known:
-        if isinstance(name, str):
-            own.setdefault(" ".join(name.casefold().split()), name)
+    present = set(known)
+    first: dict[str, str] = {}
     found = {}
-    for name in names:
+    for name in (*known, *(name for name in names if name not in present)):
         if isinstance(name, str):
-            first = own.setdefault(" ".join(name.casefold().split()), name)
-            if first != name:
-                found[name] = first
+            other = first.setdefault(" ".join(name.casefold().split()), name)
+            if other != name and name not in present:
+                found[name] = other
     return found
 
 

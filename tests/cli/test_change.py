@@ -35,6 +35,8 @@ def test_a_label_that_differs_only_in_case_or_blanks_is_refused(
         refused = nearwise(command, model, more)
         assert refused.exit_code == 2, command
         assert f"Did you mean {rows['label'][0].strip().lower()!r}" in refused.err, command
+    refused = nearwise("relabel", model, "5", rows["label"][0])
+    assert refused.exit_code == 2 and "Did you mean" in refused.err
     assert facts_of(nearwise, model)["classes"] == known and not history_of(nearwise, model)
     added = nearwise("add", model, more, "--new-classes")
     assert added.exit_code == 0 and "the new classes" in added.err

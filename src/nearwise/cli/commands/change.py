@@ -15,7 +15,7 @@ from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
-from nearwise.names import spelled_alike
+from nearwise.names import did_you_mean, spelled_alike
 
 if TYPE_CHECKING:
     from nearwise.estimators import LiveModel
@@ -222,8 +222,8 @@ def relabel(
         code = code_by_text(known)(label)
         if known and not code:
             raise ValueError(
-                f"{label!r} is not one of the classes {', '.join(map(str, known[:10]))}. Add rows "
-                "of new classes by 'nearwise add'."
+                f"{label!r} is not one of the classes {', '.join(map(str, known[:10]))}."
+                f"{did_you_mean(label, known)} Add rows of new classes by 'nearwise add'."
             )
         labels = [known[code - 1] if known else label] * len(numbers)
         return live.relabel(numbers, labels, forget_classes=forget_classes, key=key)
@@ -407,8 +407,7 @@ def _classes(learned: Any) -> list[Any]:
 
 def _refuse_alike(rows: Rows, known: list[Any], data: str) -> None:
     """Raise ValueError for a new class that differs from a known one only in case or blanks."""
-    fresh = [label for label in rows.y.unique().tolist() if label not in known]
-    for label, meant in spelled_alike(fresh, known).items():
+    for label, meant in spelled_alike(rows.y.unique().tolist(), known).items():
         n = int((rows.y == label).sum())
         raise ValueError(
             f"{data}: {n} {rows.noun} have the label {label!r}, which is no class of the model. "

@@ -103,7 +103,7 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def warn_of_alike_labels(labels: list[Any], known: list[Any]) -> None:
     """Warn of new classes that differ from another class only in case or blanks."""
-    if alike := spelled_alike([label for label in labels if label not in known], known):
+    if alike := spelled_alike(labels, known):
         new, other = next(iter(alike.items()))
         warn_user(
             f"{new!r} and {other!r} are two classes, which differ only in case or blanks"

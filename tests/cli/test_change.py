@@ -29,14 +29,12 @@ def test_a_label_that_differs_only_in_case_or_blanks_is_refused(
 ):
     rows = pd.read_csv(more)
     known = facts_of(nearwise, model)["classes"]
-    rows["label"] = rows["label"].map(spelling)
+    rows["label"] = asked = rows["label"].map(spelling)
     rows.to_csv(more, index=False)
-    for command in ("add", "evaluate"):
-        refused = nearwise(command, model, more)
+    for command, *given in (("add", more), ("evaluate", more), ("relabel", 5, asked[0])):
+        refused = nearwise(command, model, *given)
         assert refused.exit_code == 2, command
-        assert f"Did you mean {rows['label'][0].strip().lower()!r}" in refused.err, command
-    refused = nearwise("relabel", model, "5", rows["label"][0])
-    assert refused.exit_code == 2 and "Did you mean" in refused.err
+        assert f"Did you mean {asked[0].strip().lower()!r}" in refused.err, command
     assert facts_of(nearwise, model)["classes"] == known and not history_of(nearwise, model)
     added = nearwise("add", model, more, "--new-classes")
     assert added.exit_code == 0 and "the new classes" in added.err

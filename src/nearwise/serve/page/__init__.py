@@ -3,6 +3,22 @@
 static/htmx.min.js is htmx 2.0.11 (https://htmx.org, Zero-Clause BSD licence), unchanged.
 """
 
-from nearwise.serve.page.routes import add_page
+from fastapi import APIRouter, FastAPI
+
+from nearwise.serve.page.ask import add_ask
+from nearwise.serve.page.map import add_map
+from nearwise.serve.page.review import add_review
+from nearwise.serve.page.shell import add_shell
+from nearwise.serve.page.trust import add_trust
+from nearwise.serve.service import Service
 
 __all__ = ["add_page"]
+
+
+def add_page(app: FastAPI, read: APIRouter, write: APIRouter, service: Service) -> None:
+    """Add the page to the application of a service."""
+    add_shell(app, service)
+    add_ask(read, write, service)
+    add_map(read, service)
+    add_review(read, write, service)
+    add_trust(read, service)

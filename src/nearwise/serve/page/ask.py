@@ -1,0 +1,75 @@
+"""View "Ask": a form, its answer, and what the answer would be without some neighbors."""
+
+import json
+from hashlib import sha256
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from nearwise.estimators import LiveModel
+from nearwise.memory import Change
+from nearwise.serve import classes
+from nearwise.serve.page import asking
+from nearwise.serve.page.asking import answer, empty_form, several
+from nearwise.serve.page.parts import Body, decided, part, waiting
+from nearwise.serve.service import Service
+
+
+def add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
+    """Add the form, its answers, and the change that remembers a row."""
+
+    @read.get("/page/ask/form", include_in_schema=False)
+    async def form(
+        row: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+        draw: Annotated[bool, Query(description="Take a remembered row at random.")] = False,
+    ) -> Response:
+        def work() -> Response:
+            version = service.live.now
+            fitted = version.fitted
+            chosen = fitted.draw_id(np.random.default_rng()) if draw else row
+            return part(
+                "form.html",
+                form=empty_form(version, chosen),
+                last=fitted.next_id - 1,
+                n_rows=fitted.n_remembered,
+            )
+
+        return await service.ask(work)
+
+    @read.post("/page/ask/answer", include_in_schema=False)
+    async def answered(request: Request, body: Body) -> Response:
+        of_numbers = service.task is not classes  # for classes only "Review" makes changes
+        may_change = of_numbers and not service.read_only and request.state.holder.may("write")
+
+        def work() -> Response:
+            version = service.live.now
+            return part(
+                "answer.html",
+                found=answer(version, body.root),
+                classes=[] if of_numbers else version.fitted.classes.tolist(),
+                may_change=may_change,
+                version=version.number,
+            )
+
+        try:
+            await service.until_ready()  # otherwise its results would be computed twice
+            question = json.dumps(body.root, sort_keys=True)
+            return await service.ask_again(sha256(question.encode()).hexdigest(), work)
+        except TimeoutError:
+            switched = [
+                (name, value)
+                for name in body.root
+                if name == "off" or name.startswith("as.")
+                for value in several(body.root, name)
+            ]
+            return waiting(service, "/page/ask/answer", switched)
+
+    @write.post("/page/ask/remember", include_in_schema=False)
+    async def remember(body: Body) -> Response:
+        def make(live: LiveModel) -> Change:
+            return live.add(*asking.remembered_as(live.now, body.root))
+
+        change = await service.change(make)
+        return decided(f"Remembered as row {change.ids[0]}", change.version, can_undo=True)

@@ -1,0 +1,45 @@
+"""Frame of the page: public, since it holds nothing of the model; its content needs a key."""
+
+from importlib.resources import files
+from typing import Annotated, Literal
+
+from fastapi import FastAPI, Query
+from starlette.responses import FileResponse, RedirectResponse, Response
+
+from nearwise.html import STYLE
+from nearwise.serve import classes
+from nearwise.serve.page.parts import part
+from nearwise.serve.problems import ProblemError
+from nearwise.serve.service import Service
+
+View = Literal["ask", "map", "review", "trust"]
+_VIEWS = {"ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
+_STATIC = files("nearwise.serve.page").joinpath("static")
+_STYLES = ("page", "ask", "map", "review", "trust")  # styles, one file per view
+Script = Literal["htmx.min.js", "page.js", "ask.js", "map.js", "trust.js"]
+
+
+def add_shell(app: FastAPI, service: Service) -> None:
+    """Add the frame of all views, and its scripts and styles."""
+    views = {one: _VIEWS[one] for one in _VIEWS if one != "trust" or service.task is classes}
+
+    @app.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return RedirectResponse("/page/ask")
+
+    @app.get("/page/{view}", include_in_schema=False)
+    async def shell(
+        view: View, row: Annotated[int | None, Query(ge=0, lt=2**63)] = None
+    ) -> Response:
+        if view not in views:
+            raise ProblemError(404, "The page of numbers has no view of trust: see GET /feedback.")
+        return part("shell.html", view=view, views=views, row=row)
+
+    @app.get("/page/static/nearwise.css", include_in_schema=False)
+    async def style() -> Response:
+        each = [_STATIC.joinpath(f"{one}.css").read_text(encoding="utf-8") for one in _STYLES]
+        return Response(STYLE + "".join(each), media_type="text/css")
+
+    @app.get("/page/static/{name}", include_in_schema=False)
+    async def static(name: Script) -> Response:
+        return FileResponse(str(_STATIC.joinpath(name)), media_type="text/javascript")

@@ -1,0 +1,48 @@
+"""View "Trust": how far the answers can be relied on, and feedback over time."""
+
+import json
+
+import numpy as np
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from nearwise.estimators.online.feedback import judged_rows
+from nearwise.serve.page.parts import part, patiently
+from nearwise.serve.service import Service
+
+_MOST_POINTS = 400  # of the curve at the slider
+_WINDOW = 50  # feedback rows per accuracy
+
+
+def add_trust(read: APIRouter, service: Service) -> None:
+    """Add the measures of trust."""
+
+    @read.get("/page/trust/view", include_in_schema=False)
+    async def view() -> Response:
+        def work() -> Response:
+            version, trust = service.trust()
+            curve = trust.risk
+            at = np.unique(np.linspace(0, trust.n_rows - 1, _MOST_POINTS).astype(int))
+            points = np.column_stack([curve.coverage, curve.risk, curve.threshold])[at]
+            correct = judged_rows(service.live.history(), "correct")
+            return part(
+                "trust_view.html",
+                trust=trust,
+                points=json.dumps(points.round(6).tolist()),
+                feedback=_rolling(correct),
+                n_feedback=len(correct),
+                window=_WINDOW,
+                version=version.number,
+            )
+
+        return await patiently(service, "/page/trust/view", work)
+
+
+def _rolling(correct: np.ndarray) -> tuple[list[int], list[float]] | None:
+    """Return the rolling mean after each row of feedback; None for fewer than two rows."""
+    if len(correct) < 2:
+        return None
+    total = np.cumsum(np.concatenate([[0.0], correct]))
+    ends = np.arange(1, len(total))
+    starts = np.maximum(0, ends - _WINDOW)
+    return ends.tolist(), ((total[ends] - total[starts]) / (ends - starts)).tolist()

@@ -73,7 +73,7 @@ def test_an_explanation_shows_its_number_and_the_rows_behind_it():
     X, _ = table()
     (found,) = fitted().explain(X[120:121], 4)
     shown, n = found._repr_html_(), decimals(found)
-    assert f"<strong>{number(found.prediction, n)}</strong>" in shown
+    assert f"<strong>{found.target} = {number(found.prediction, n)}</strong>" in shown
     for one in found.neighbors:
         row = re.search(rf'<tr><th scope="row">{one.id}</th>.*', shown)[0]
         assert f'<td class="number">{number(one.target)}</td>' in row

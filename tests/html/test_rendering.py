@@ -96,8 +96,8 @@ def test_what_neighbors_hold_together_and_the_answer_without_each_are_shown(mode
     (found,) = classifier.explain(frame[:1], 4)
     shown = found._repr_html_()
     held = sum(one.weight for one in found.neighbors)
-    assert f"Together these 4 hold {percent(held)} of the attention" in shown
-    assert f"other neighbors {percent(1 - held - found.null_mass)}" in shown
+    assert f"These 4 neighbors have {percent(held)} of the attention" in shown
+    assert f"others {percent(1 - held - found.null_mass)}" in shown
     best = found.proba.argmax()
     for one in found.neighbors:
         without = html.escape(percent(one.proba_without[best]))

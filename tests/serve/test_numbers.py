@@ -341,7 +341,7 @@ def test_the_page_asks_a_remembered_row_without_itself(client, model):
     query = NumberQuery(model.fitted_, model.fitted_.encoded(X[3:4])[0], judged_by=as_it_was)
     assert neighbors_of(part) == [one.id for one in wanted.neighbors]
     assert f"Row 3 is remembered as {y[3]:.0f} ;" in words(part)
-    shown = float(re.search(r'<p class="answer"><strong>([^<]+)', part)[1])
+    shown = float(re.search(r'<p class="answer"><strong>[^<]+ = ([^<]+)', part)[1])
     assert shown == pytest.approx(wanted.prediction, abs=0.51)
     ((low, high),) = query.interval()
     assert f"{round(low)} to {round(high)}" in words(part)
@@ -366,7 +366,7 @@ def test_a_neighbor_switched_off_or_with_another_target_answers_as_if_it_were_so
     part = client.post("/page/ask/answer", json=changed).text
     model.relabel([second], [300.5])
     model.remove([3, first])
-    shown = float(re.search(r'<p class="answer"><strong>([^<]+)', part)[1])
+    shown = float(re.search(r'<p class="answer"><strong>[^<]+ = ([^<]+)', part)[1])
     assert shown == pytest.approx(model.predict(X[3:4])[0], abs=0.51)
     assert "with these changes" in part and "before:" in part and 'value="300.5"' in part
     assert client.get("/changes").json()["changes"] == []

@@ -32,7 +32,9 @@ def neighbors_of(part):
 
 
 def sure_of(part):
-    return re.search(r'<strong>(\w+)</strong> <span class="sure">([^<]+)</span>', part).groups()
+    """The predicted label of an answer, and its probability as the table has it."""
+    label = re.search(r'<p class="answer"><strong>[^<]+ = (\w+)</strong>', part)[1]
+    return label, re.search(rf'<th scope="row">{label}</th><td class="number">([^<]+)', part)[1]
 
 
 def test_the_frame_of_each_view_holds_nothing_of_the_model_and_needs_no_key(asked, tmp_path):
@@ -291,8 +293,9 @@ def test_the_effect_of_a_switch_stands_beside_the_answer(client):
     first = neighbors_of(before)[0]
     after = client.post("/page/ask/answer", json=form | {"off": str(first)}).text
     (line,) = re.findall(r'<p class="answer">.*?</p>', after)
-    label, sure = sure_of(before)
-    assert f"before: {label} {sure}" in line and re.search(r"[+-]\d+\.\d\d points", line)
+    label, _ = sure_of(before)
+    sure = re.search(r'<span class="chip[^>]*>([^<]+)', before)[1]
+    assert f"before: {label}, {sure}" in line and re.search(r"[+-]\d+\.\d\d points", line)
     assert "points" not in before
 
 

@@ -183,7 +183,8 @@ class Query:
         else:
             self._pass(explaining=True)
             parts, behind = self.parts, self._reasons
-        shown = explained(predictor, behind, parts, classes, self.model.remembered)
+        of_model = self.model.remembered, self.model.target_name
+        shown = explained(predictor, behind, parts, classes, *of_model)
         if not trust:
             return shown
         p_values, sets = self.novelty_p_value(), self.sets(SET_CONFIDENCE)

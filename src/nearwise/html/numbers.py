@@ -1,14 +1,47 @@
-"""Display of numeric targets: number of digits, and chart of a predicted distribution."""
+"""Display of numbers: shares, cells, targets, and the chart of a predicted distribution."""
 
+import math
 from typing import Any
 
 import numpy as np
 
 from nearwise.html.charts import Chart
+from nearwise.html.neighbors import is_missing
 
 _BARS, _TAIL = 48, 0.003  # bars of a chart, and the probability beyond each end
 _MOST_DECIMALS = 12
+_GAP, _SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 _LARGEST = 1e15  # written without an exponent
+
+
+def percent(share: float) -> str:
+    """Format a share: 97.3 %; values near 0 % or 100 % are shown as limits."""
+    if not math.isfinite(share):
+        return _GAP
+    percents = 100 * share
+    if 0 < percents < 0.05:
+        return f"<0.1{_SPACE}%"
+    if 99.95 <= percents < 100:
+        return f">99.9{_SPACE}%"
+    return f"{percents:.1f}{_SPACE}%"
+
+
+def cell(value: Any) -> str:
+    """Format a cell; a dash for a missing value."""
+    if is_missing(value):
+        return _GAP
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    return str(value)
+
+
+def rounded_percent(share: float) -> str:
+    """Format a share in whole percents; values near 0 % or 100 % are shown as limits."""
+    if 0 < share < 0.005:
+        return f"<1{_SPACE}%"
+    if 0.995 <= share < 1:
+        return f">99{_SPACE}%"
+    return f"{100 * share:.0f}{_SPACE}%"
 
 
 def decimals(explanation: Any) -> int:

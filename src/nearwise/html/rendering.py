@@ -2,7 +2,6 @@
 
 import base64
 import io
-import math
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -11,12 +10,13 @@ import numpy as np
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from nearwise.conditions import require_extra
+from nearwise.html.card import make_card
 from nearwise.html.charts import Chart, up_to_a_tick
-from nearwise.html.neighbors import is_missing, neighbor_table, used_first
-from nearwise.html.numbers import decimals, distribution, number
+from nearwise.html.neighbors import neighbor_table, used_first
+from nearwise.html.numbers import cell, decimals, distribution, number, percent
 
+_LIKELY = 0.005  # least probability of a class that is listed
 STYLE = files("nearwise.html").joinpath("nearwise.css").read_text(encoding="utf-8")
-_GAP, _SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 
 @cache
@@ -34,8 +34,10 @@ def environment(package: str | None = None) -> Environment:
     )
     made.filters |= {"percent": percent, "cell": cell, "picture": picture, "used_first": used_first}
     made.filters |= {"number": number, "decimals": decimals, "distribution": distribution}
+    made.tests["likely"] = likely
     made.globals |= {
         "Chart": Chart,
+        "make_card": make_card,
         "neighbor_table": neighbor_table,
         "most_classes": most_classes,
         "up_to_a_tick": up_to_a_tick,
@@ -50,34 +52,20 @@ def notebook(template: str, **values: Any) -> str:
     return f'<style>{STYLE}</style><div class="nearwise">{inner}</div>'
 
 
+def likely(at: int, *each: np.ndarray | None) -> bool:
+    """Whether the class at a position has a probability of at least 0.5 % in any of the arrays."""
+    return any(proba is not None and proba[at] >= _LIKELY for proba in each)
+
+
 def most_classes(sizes: dict[float, np.ndarray]) -> int:
     """Largest set size with a nonzero share, over all confidences."""
     return max(int(np.flatnonzero(shares).max(initial=0)) for shares in sizes.values())
 
 
-def percent(share: float) -> str:
-    """Format a share: 97.3 %; values near 0 % or 100 % are shown as limits."""
-    if not math.isfinite(share):
-        return _GAP
-    percents = 100 * share
-    if 0 < percents < 0.05:
-        return f"<0.1{_SPACE}%"
-    if 99.95 <= percents < 100:
-        return f">99.9{_SPACE}%"
-    return f"{percents:.1f}{_SPACE}%"
-
-
-def cell(value: Any) -> str:
-    """Format a cell; a dash for a missing value."""
-    if is_missing(value):
-        return _GAP
-    if isinstance(value, float | np.floating):
-        return f"{value:.6g}"
-    return str(value)
-
-
-def picture(pixels: np.ndarray) -> str:
-    """Convert pixels (height, width, channels) to a PNG for an ``<img>``."""
+def picture(pixels: np.ndarray | str) -> str:
+    """Convert pixels (height, width, channels) to a PNG for an ``<img>``; a data URI is kept."""
+    if isinstance(pixels, str):
+        return pixels
     require_extra("A picture", "vision", "PIL")
     from PIL import Image
 

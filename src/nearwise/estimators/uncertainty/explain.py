@@ -115,6 +115,8 @@ class Explanation:
         The explained rows, as given, and the position of this row; read by `row`.
     left_out : tuple of str
         Columns that the model does not use.
+    target : str
+        Name of the target.
     """
 
     label: Any
@@ -128,6 +130,7 @@ class Explanation:
     prediction_set: list[Any] | None = None
     source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
     left_out: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    target: str = field(default="", repr=False, compare=False)
 
     @property
     def row(self) -> dict[str, Any] | None:
@@ -395,11 +398,12 @@ def explained(
     parts: Parts,
     classes: np.ndarray,
     remembered: Callable[[list[int]], list[dict[str, Any]]],
+    target: str = "",
 ) -> list[Explanation]:
     """Combine neighbors and predictions of rows to explanations.
 
     `behind` and `parts` are of the same rows; `remembered` returns the original rows at bank
-    positions.
+    positions; `target` is the name of the target.
     """
     if not behind:
         return []
@@ -433,6 +437,7 @@ def explained(
                 float(parts.null_mass[row]),
                 neighbors,
                 left_out=left_out,
+                target=target,
             )
         )
     return shown

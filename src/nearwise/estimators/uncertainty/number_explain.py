@@ -78,6 +78,8 @@ class NumberExplanation:
         The explained rows, as given, and the position of this row; read by `row`.
     left_out : tuple of str
         Columns that the model does not use.
+    target : str
+        Name of the target.
     """
 
     prediction: float
@@ -90,6 +92,7 @@ class NumberExplanation:
     distribution: Mixture | None = field(default=None, repr=False, compare=False)
     source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
     left_out: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    target: str = field(default="", repr=False, compare=False)
 
     @property
     def row(self) -> dict[str, Any] | None:
@@ -195,6 +198,7 @@ def explained(
             neighbors,
             mixture.take([row]),
             left_out=tuple(predictor.encoder.left_out),
+            target=model.target_name,
         )
         for row, neighbors in enumerate(of_row)
     ]

@@ -1,0 +1,97 @@
+"""Cards: what they say of an answer follows from its numbers."""
+
+import re
+
+import numpy as np
+import pytest
+
+from nearwise.html import environment, make_card
+from nearwise.html.card import SURENESS, novelty_chips
+from nearwise.html.numbers import percent, rounded_percent
+from tests.estimators.cases import CHEAP, attn_knn, blobs, fitted
+from tests.estimators.numbers.cases import fitted as fitted_numbers
+from tests.estimators.numbers.cases import table
+from tests.store.folders import small_table
+
+
+@pytest.fixture(scope="module")
+def explained():
+    frame, y = small_table(90)
+    classifier = attn_knn(**CHEAP).fit(frame[:70], y[:70])
+    return classifier.explain(frame[70:], 5, trust=True)
+
+
+def test_weights_no_neighbor_and_the_others_are_all_of_the_attention(explained):
+    for e in explained:
+        card = make_card(e)
+        held = sum(one.weight for one in card.neighbors)
+        assert held + card.null_mass + card.others == pytest.approx(1, abs=1e-5)
+        assert [one.id for one in card.neighbors] == [one.id for one in e.neighbors]
+        assert card.neighbors[0].bar == 1 and percent(e.null_mass) in card.attention
+
+
+def test_a_headline_has_answer_sureness_and_set(explained):
+    for e in explained:
+        words = make_card(e).headline.split(" · ")
+        assert words[0] == f"{e.target} = {e.label}"
+        assert words[1].endswith(f"({rounded_percent(e.proba.max())})")
+        names = ", ".join(map(str, e.prediction_set))
+        assert words[2] == (f"set {{{names}}}" if names else "empty set")
+        is_unusual = e.novelty_p_value <= 0.05
+        assert is_unusual == any("unusual" in word for word in words[3:])
+
+
+def test_an_agreeing_neighbor_has_the_label_of_the_answer_and_a_flip_another_one(explained):
+    for e in explained:
+        for shown, one in zip(make_card(e).neighbors, e.neighbors, strict=True):
+            assert shown.agrees == (one.label == e.label)
+            assert shown.flips == (one.proba_without.argmax() != e.proba.argmax())
+            best = one.proba_without.argmax()
+            assert percent(one.proba_without[best]) in shown.without
+            assert shown.flips == (str(e.classes[best]) in shown.without)
+
+
+def test_differences_are_cells_that_differ(explained):
+    for e in explained:
+        for shown, one in zip(make_card(e).neighbors, e.neighbors, strict=True):
+            for name, theirs, own in shown.differs:
+                assert theirs != own
+                assert str(one.row[name])[:3] == theirs[:3] or one.row[name] != one.row[name]
+
+
+@pytest.mark.parametrize(("least", "words", "_"), SURENESS)
+def test_words_for_a_probability_begin_at_its_bound(least, words, _):
+    (e,) = fitted(*blobs()).explain(blobs()[0][:1], 2)
+    rest = (1 - least) / (len(e.classes) - 1)
+    if rest <= least:  # the largest of the probabilities
+        proba = np.full(len(e.classes), rest)
+        proba[0] = least
+        object.__setattr__(e, "proba", proba)
+        assert make_card(e).chips[0].text.startswith(f"{words} (")
+
+
+def test_a_row_is_unusual_up_to_a_p_value_of_a_twentieth():
+    texts = [[chip.text for chip in novelty_chips(p)] for p in (0.01, 0.05, 0.051, None)]
+    assert texts == [["very unusual row"], ["unusual row"], [], []]
+    assert novelty_chips(float("nan")) == []
+
+
+def test_a_card_of_a_number_has_its_interval_and_targets_inside_agree():
+    for e in fitted_numbers().explain(table()[0][120:130], 4):
+        card = make_card(e)
+        assert card.claim.startswith(f"{e.target} = ") and " to " in card.chips[0].text
+        for shown, one in zip(card.neighbors, e.neighbors, strict=True):
+            assert shown.agrees == (e.interval[0] <= one.target <= e.interval[1])
+
+
+def test_classes_below_half_a_percent_are_folded_but_few_classes_never(explained):
+    parts = environment().get_template("parts.html").module
+    assert str(parts.probabilities(explained[0])).count('<th scope="row">') == 2
+    rng = np.random.default_rng(0)
+    model = fitted(rng.normal(size=(300, 4)) + np.arange(300)[:, None] % 12, np.arange(300) % 12)
+    (e,) = model.explain(np.zeros((1, 4)), 3)
+    shown = str(parts.probabilities(e))
+    rows = re.findall(r'<th scope="row">(\d+)</th>', shown)
+    likely = {str(e.classes[at]) for at in np.flatnonzero(e.proba >= 0.005)}
+    assert set(rows) <= likely | {str(e.label)} and len(rows) <= 10
+    assert rows[0] == str(e.label)

@@ -1,11 +1,12 @@
 """Names in messages: suggestions for misspelt names, and short lists."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import SequenceMatcher
 
 _LIKE = 0.55  # least share of common letters of a misspelt name
 _LONGEST = 60  # characters of a name in a list
 _FEWEST = 2  # least letters of a prefix, or a part, of a name
+_MANY = 64  # columns of an embedding without names
 
 
 def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[str]:
@@ -79,3 +80,14 @@ def listed(names: Sequence[object], *, n: int = 5) -> str:
 
 def _folded(name: object) -> str:
     return str(name).casefold().translate(str.maketrans("", "", "-_ "))
+
+
+def are_positions(names: Collection[str]) -> bool:
+    """Whether columns are the numbers of an embedding: at least 64, named x0, x1, ... by position.
+
+    Examples
+    --------
+    >>> are_positions([f"x{at}" for at in range(384)]), are_positions(["x0", "x1"])
+    (True, False)
+    """
+    return len(names) >= _MANY and all(name == f"x{at}" for at, name in enumerate(names))

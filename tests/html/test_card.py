@@ -1,11 +1,12 @@
 """Cards: what they say of an answer follows from its numbers."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from nearwise.html import environment, make_card
+from nearwise.html import environment, make_card, neighbor_table
 from nearwise.html.card import SURENESS, novelty_chips
 from nearwise.html.numbers import percent, rounded_percent
 from tests.estimators.cases import CHEAP, attn_knn, blobs, fitted
@@ -57,6 +58,46 @@ def test_differences_are_cells_that_differ(explained):
             for name, theirs, own in shown.differs:
                 assert theirs != own
                 assert str(one.row[name])[:3] == theirs[:3] or one.row[name] != one.row[name]
+
+
+def test_the_first_difference_is_the_largest_for_the_range_of_its_column():
+    row = {"a": 0.0, "b": 100.0, "town": "Rome"}
+    near = {"a": 1.0, "b": 101.0, "town": "Rome"}, {"a": 0.1, "b": 200.0, "town": "Oslo"}
+    neighbors = [SimpleNamespace(row=one) for one in near]
+    found = neighbor_table(SimpleNamespace(neighbors=neighbors, left_out=()), row)
+    names = [[found.columns[at] for at in one] for one in found.telling]
+    assert names[0] == ["a", "b"] and set(names[1][:2]) == {"b", "town"} and names[1][2] == "a"
+
+
+def test_an_embedding_has_no_columns_to_compare():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 70)), np.arange(80) % 2
+    found = fitted(X, y).explain(X[:2], 3)
+    assert found.to_frame().columns.tolist()[-1] == "proba_without"
+    for e in found:
+        assert all(not one.differs for one in make_card(e).neighbors)
+        assert neighbor_table(e, e.row).columns == [] and "x17" not in e._repr_html_()
+
+
+def test_explanations_are_a_list_with_a_short_display_and_a_table(explained):
+    some = explained[:3]
+    assert isinstance(explained, list) and type(some) is type(explained)
+    lines = repr(explained).splitlines()
+    assert lines[0] == "<Explanations of 20 rows>" and lines[-1] == "  ... and 10 more"
+    assert max(map(len, lines)) < 120 and repr(explained[0]) == f"<Explanation {lines[1][5:]}>"
+    table = some.to_frame()
+    assert table["row"].tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert table["id"].tolist() == [one.id for e in some for one in e.neighbors]
+    assert some._repr_html_().count('class="card"') == 3
+    assert "The first 10 of 20" in explained._repr_html_()
+    assert explained[:0].to_frame().empty
+
+
+def test_a_printed_explanation_is_a_line_per_neighbor(explained):
+    lines = str(explained[0]).splitlines()
+    assert lines[0] == explained[0].headline and len(lines) == 2 + 5 + 1
+    for line, one in zip(lines[2:], explained[0].neighbors, strict=False):
+        assert line.startswith(str(one.id)) and percent(one.weight) in line
 
 
 @pytest.mark.parametrize(("least", "words", "_"), SURENESS)

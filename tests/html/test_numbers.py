@@ -10,6 +10,7 @@ import pytest
 from nearwise.html import notebook
 from nearwise.html.numbers import decimals, distribution, number
 from tests.estimators.numbers.cases import fitted, fresh, table
+from tests.html.test_rendering import own_part
 
 HOSTILE = "<script>alert('x')</script>"
 
@@ -98,7 +99,7 @@ def test_nothing_that_a_cell_or_name_holds_becomes_markup():
     frame["note"] = np.where(np.arange(len(X)) % 3 == 0, HOSTILE, "plain")
     model = fresh().fit(frame[:120], pd.Series(y[:120], name="<i>price</i>"))
     (found,) = model.explain(frame[120:121], 4)
-    for shown in (found._repr_html_(), model._repr_mimebundle_()["text/html"]):
+    for shown in (found._repr_html_(), own_part(model._repr_mimebundle_()["text/html"])):
         assert "<script>" not in shown and "<b>" not in shown and "<i>" not in shown
     assert "&lt;script&gt;" in found._repr_html_()
     assert "&lt;i&gt;price" in model._repr_mimebundle_()["text/html"]

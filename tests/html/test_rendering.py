@@ -104,13 +104,18 @@ def test_what_neighbors_hold_together_and_the_answer_without_each_are_shown(mode
         assert f'<td class="number">{without}</td>' in shown
 
 
+def own_part(shown):
+    """HTML of nearwise in the display of a model, without scikit-learn's diagram above it."""
+    return shown[shown.index(f"<style>{STYLE}") :]
+
+
 def shown_in_notebooks(classifier, rows):
     """HTML of everything that draws itself in a notebook."""
     return {
         "explanation": classifier.explain(rows[:1], 4)[0]._repr_html_(),
         "sets": classifier.predict_set(rows[:3])._repr_html_(),
         "trust": review(classifier).trust()._repr_html_(),
-        "model": classifier._repr_mimebundle_()["text/html"],
+        "model": own_part(classifier._repr_mimebundle_()["text/html"]),
     }
 
 
@@ -137,7 +142,7 @@ def test_nothing_that_a_cell_or_label_holds_becomes_markup(model):
     for shown in (
         found._repr_html_(),
         classifier.predict_set(frame[:3])._repr_html_(),
-        classifier._repr_mimebundle_()["text/html"],
+        own_part(classifier._repr_mimebundle_()["text/html"]),
     ):
         assert "<script>" not in shown and "<b>" not in shown
         assert html.escape("yes & <b>") in shown
@@ -171,7 +176,9 @@ def test_a_fitted_model_shows_its_rows_and_an_unfitted_one_its_parameters():
     X, y = blobs()
     assert "AttnKNNClassifier" in attn_knn(**CHEAP)._repr_html_()
     model = fitted(X, y)
-    assert f"{len(model.memory_)} rows of {len(model.classes_)} classes" in model._repr_html_()
+    shown = model._repr_html_()
+    assert f"{len(model.memory_)} rows of {len(model.classes_)} classes" in shown
+    assert shown.startswith(attn_knn(**CHEAP)._repr_html_()[:200]) and "sk-" in shown
     frame = review(model).rows()
     assert frame["id"].tolist() == model.memory_.ids.tolist()
     assert frame[model.fitted_.target_name].tolist() == y.tolist()

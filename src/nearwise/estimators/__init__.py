@@ -14,6 +14,7 @@ from nearwise.estimators.regressor import AttnKNNRegressor
 from nearwise.estimators.settings import Settings
 from nearwise.estimators.stored.moving import move_memory
 from nearwise.estimators.uncertainty.explain import Explanation, Neighbor, Parts
+from nearwise.estimators.uncertainty.explanations import Explanations
 from nearwise.estimators.uncertainty.number_explain import NumberExplanation, NumberNeighbor
 from nearwise.estimators.uncertainty.number_selective import NumberSelection
 from nearwise.estimators.uncertainty.selective import Selection
@@ -25,6 +26,7 @@ __all__ = [
     "ColumnReport",
     "ColumnWarning",
     "Explanation",
+    "Explanations",
     "FitReport",
     "LearnedRows",
     "LiveModel",

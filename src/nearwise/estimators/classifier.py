@@ -26,6 +26,7 @@ from nearwise.estimators.settings import Preset, Settings, check_count, hinting
 from nearwise.estimators.storage import class_parts
 from nearwise.estimators.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.estimators.uncertainty.explain import Explanation, with_sources
+from nearwise.estimators.uncertainty.explanations import Explanations
 from nearwise.estimators.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.estimators.uncertainty.selective import Selection, check_request
 from nearwise.functional import Metric
@@ -328,7 +329,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         *,
         trust: bool = False,
         views: Sequence[Any] | None = None,
-    ) -> list[Explanation]:
+    ) -> Explanations[Explanation]:
         """Explain predictions by their neighbors.
 
         Parameters
@@ -345,7 +346,8 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
         Returns
         -------
-        explanations : list of Explanation
+        explanations : Explanations
+            A list of `Explanation`, one per row, with `to_frame`; cards in a notebook.
 
         Raises
         ------

@@ -88,12 +88,13 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         return {name: value for name, value in state.items() if name != "_writers"}
 
     def _html_repr(self) -> str:
-        """HTML of a fitted model, or of the parameters before a fit."""
+        """scikit-learn's diagram; below it, what a fitted model remembers."""
+        diagram = str(estimator_html_repr(self))
         if not self.__sklearn_is_fitted__():
-            return str(estimator_html_repr(self))
+            return diagram
         from nearwise.html import notebook
 
-        return notebook("model.html", name=type(self).__name__, model=self)
+        return diagram + notebook("model.html", model=self)
 
     @property
     def _lock(self) -> threading.RLock:

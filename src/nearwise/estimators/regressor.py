@@ -27,6 +27,7 @@ from nearwise.estimators.progress import Progress
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
 from nearwise.estimators.storage import number_parts
 from nearwise.estimators.uncertainty.explain import with_sources
+from nearwise.estimators.uncertainty.explanations import Explanations
 from nearwise.estimators.uncertainty.number_explain import NumberExplanation
 from nearwise.estimators.uncertainty.number_selective import NumberSelection
 from nearwise.functional import Metric
@@ -376,7 +377,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
     def explain(
         self, X: Any = None, n_neighbors: int | None = 10, *, confidence: float = 0.9
-    ) -> list[NumberExplanation]:
+    ) -> Explanations[NumberExplanation]:
         """Explain predictions by their neighbors, and by the prediction without each of them.
 
         Parameters
@@ -390,7 +391,8 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
         Returns
         -------
-        explanations : list of NumberExplanation
+        explanations : Explanations
+            A list of `NumberExplanation`, one per row, with `to_frame`; cards in a notebook.
 
         Raises
         ------

@@ -61,7 +61,7 @@ class CardNeighbor:
     distance : float
     face : Face
     differs : list of (column, value of the neighbor, value of the row)
-        At most three columns, the most telling first.
+        At most three columns, the most telling first; none for an embedding.
     """
 
     id: int
@@ -74,6 +74,11 @@ class CardNeighbor:
     distance: float
     face: Face
     differs: list[tuple[str, str, str]]
+
+    @property
+    def difference(self) -> str:
+        """The differing columns in words."""
+        return ", ".join(f"{name} {theirs} (here {own})" for name, theirs, own in self.differs)
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,21 @@ class Card:
         if self.others > 0.0005:
             rest = f"others {percent(self.others)}, {rest}"
         return f"{shown} {held} of the attention, {rest}."
+
+    @property
+    def text(self) -> str:
+        """The card as plain text, a line per neighbor."""
+        heads = ("row", "label", "weight", "without it", "differs in")
+        lines = [heads] + [
+            (str(one.id), one.label, percent(one.weight), one.without, one.difference)
+            for one in self.neighbors
+        ]
+        widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+        aligned = [
+            "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        return "\n".join([self.headline, *aligned, self.attention])
 
 
 def make_card(
@@ -188,14 +208,10 @@ def _differences(table: NeighborTable | None, at: int) -> list[tuple[str, str, s
     """Columns in which a neighbor differs from the row, the most telling first."""
     if table is None or table.query is None:
         return []
-    columns = zip(table.columns, table.cells[at], table.query, strict=True)
-    found = [
-        (shade, name, cell(theirs), cell(own))
-        for name, (theirs, differs, shade), own in columns
-        if differs
+    return [
+        (table.columns[column], cell(table.cells[at][column][0]), cell(table.query[column]))
+        for column in table.telling[at][:_MOST_DIFFERENCES]
     ]
-    found.sort(key=lambda one: -one[0])  # stable: equal shades stay in the table's order
-    return [(name, theirs, own) for _, name, theirs, own in found[:_MOST_DIFFERENCES]]
 
 
 def _class_chips(e: Any) -> list[Chip]:

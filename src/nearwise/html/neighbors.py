@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nearwise.names import are_positions
+
 _MOST_COLUMNS = 24
 _SPACE = "\N{NO-BREAK SPACE}"
 _SHADES = 4
@@ -24,13 +26,15 @@ class NeighborTable:
     unused : list of bool
         Whether the model ignores the column; its cells are never marked.
     n_left_out : int
-        Number of hidden columns.
+        Number of hidden columns: the numbers of an embedding, and those after the first 24.
     query : list or None
         Cells of the explained row.
     cells : list of list of (value, differs, shade)
         Cells of each neighbor; shade is 0 to 4, by the column's share of the distance.
     reasons : list of str
         Columns with the largest shares, per neighbor.
+    telling : list of list of int
+        Positions of the columns that differ, per neighbor, the most telling first.
     """
 
     columns: list[str]
@@ -39,6 +43,7 @@ class NeighborTable:
     query: list[Any] | None
     cells: list[list[tuple[Any, bool, int]]]
     reasons: list[str]
+    telling: list[list[int]]
 
 
 def neighbor_table(
@@ -53,13 +58,17 @@ def neighbor_table(
     row : dict, optional
         The explained row.
     shares : ndarray of shape (n_neighbors, n_columns), optional
-        Result of `column_shares`, in the order of the neighbors' columns.
+        Result of `column_shares`, in the order of the neighbors' columns. Without it, a difference
+        is measured by the range of the column over these rows.
     """
     neighbors = explanation.neighbors
     names = list(neighbors[0].row) if neighbors else list(row or ())
     unused = [name in explanation.left_out for name in names]
     if shares is None:
         shares = np.zeros((len(neighbors), len(names)))
+        apart = _contrasts(names, [one.row for one in neighbors], row or {})
+    else:
+        apart = shares
     differs = [
         [row is not None and not idle and not _same(one.row[name], row.get(name))
          for name, idle in zip(names, unused, strict=True)]
@@ -67,11 +76,17 @@ def neighbor_table(
     ]  # fmt: skip
     n_differing = np.array(differs, dtype=int).reshape(len(neighbors), len(names)).sum(axis=0)
     order = np.lexsort([-n_differing, -shares.sum(axis=0).round(9), unused])  # last key first
-    shown = order[:_MOST_COLUMNS].tolist()
+    shown = order[: 0 if are_positions(names) else _MOST_COLUMNS].tolist()
     shades = np.ceil(_SHADES * shares - 0.05).clip(0, _SHADES).astype(int)
     cells = [
-        [(one.row[names[at]], apart[at], int(shade[at])) for at in shown]
-        for one, apart, shade in zip(neighbors, differs, shades, strict=True)
+        [(one.row[names[at]], unlike[at], int(shade[at])) for at in shown]
+        for one, unlike, shade in zip(neighbors, differs, shades, strict=True)
+    ]
+    telling = [
+        sorted(
+            (at for at, column in enumerate(shown) if unlike[column]), key=lambda at: -by[shown[at]]
+        )
+        for unlike, by in zip(differs, apart, strict=True)
     ]
     return NeighborTable(
         [names[at] for at in shown],
@@ -80,7 +95,24 @@ def neighbor_table(
         None if row is None else [row.get(names[at]) for at in shown],
         cells,
         [_reason(names, share) for share in shares],
+        telling,
     )
+
+
+def _contrasts(names: list[str], rows: list[dict[str, Any]], query: dict[str, Any]) -> np.ndarray:
+    """Differences from the query, (n_rows, n_columns), in [0, 1]; numbers by their range."""
+    found = np.zeros((len(rows), len(names)))
+    for at, name in enumerate(names):
+        values = [row.get(name) for row in (*rows, query)]
+        if not all(isinstance(one, int | float | np.number) for one in values):
+            found[:, at] = [not _same(row[name], query.get(name)) for row in rows]
+            continue
+        numbers = np.array(values, dtype=float)
+        gaps = np.abs(numbers[: len(rows)] - numbers[-1])
+        known = numbers[np.isfinite(numbers)]
+        width = float(np.ptp(known)) if len(known) else 0.0
+        found[:, at] = np.where(np.isnan(gaps), 1.0, gaps / (width or 1.0))
+    return found
 
 
 def used_first(row: dict[str, Any], left_out: Collection[str]) -> dict[str, Any]:

@@ -88,6 +88,9 @@ class FitReport(NamedTuple):
     temperature: float
     calibration_source: str
 
+    def __repr__(self) -> str:
+        return _short(self)
+
     @classmethod
     def of(cls, predictor: ClassPredictor) -> Self:
         """Report of a fitted predictor."""
@@ -366,6 +369,9 @@ class NumberReport(NamedTuple):
     spread: float
     bounds: tuple[float, float]
 
+    def __repr__(self) -> str:
+        return _short(self)
+
     @classmethod
     def of(cls, predictor: NumberPredictor) -> Self:
         """Report of a fitted predictor."""
@@ -387,3 +393,13 @@ def _of_every_fit(predictor: Predictor) -> dict[str, Any]:
         "choice": predictor.choice,
         "history": predictor.history,
     }
+
+
+def _short(report: Any) -> str:
+    """One line for a report: numbers and texts in full, the size of everything longer."""
+    shown = [
+        f"{name}=<{len(value)} entries>" if isinstance(value, dict | list) else f"{name}={value!r}"
+        for name, value in report._asdict().items()
+        if name != "written"
+    ]
+    return f"{type(report).__name__}({', '.join(shown)})"

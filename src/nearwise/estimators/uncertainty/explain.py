@@ -17,7 +17,9 @@ from nearwise.estimators.model.log_linear_pool import (
     merge_views,
 )
 from nearwise.estimators.model.predictor import Predictor
+from nearwise.estimators.uncertainty.explanations import Explanations
 from nearwise.functional import paired_distances
+from nearwise.names import are_positions
 
 Explained = TypeVar("Explained", bound=Any)  # Explanation or NumberExplanation
 CHUNK = 1_024  # rows per block of explanations
@@ -87,7 +89,7 @@ class Neighbor(NamedTuple):
     posterior_label: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """Explanation of one prediction.
 
@@ -128,9 +130,9 @@ class Explanation:
     neighbors: list[Neighbor]
     novelty_p_value: float | None = None
     prediction_set: list[Any] | None = None
-    source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
-    left_out: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    target: str = field(default="", repr=False, compare=False)
+    source: tuple[Any, int] | None = field(default=None, compare=False)
+    left_out: tuple[str, ...] = field(default=(), compare=False)
+    target: str = field(default="", compare=False)
 
     @property
     def row(self) -> dict[str, Any] | None:
@@ -140,8 +142,8 @@ class Explanation:
     def to_frame(self) -> pd.DataFrame:
         """Table of the neighbors: id, label, weight, distance, proba_without, and their columns.
 
-        Pixels are omitted. `proba_without` is the probability of the predicted class without this
-        neighbor.
+        Pixels and the numbers of an embedding are omitted. `proba_without` is the probability of
+        the predicted class without this neighbor.
         """
         best = int(self.proba.argmax())
         return neighbor_frame(
@@ -151,6 +153,17 @@ class Explanation:
                 for one in self.neighbors
             ],
         )
+
+    @property
+    def headline(self) -> str:
+        """The answer and how sure it is, in one line."""
+        return explanation_card(self).headline
+
+    def __repr__(self) -> str:
+        return f"<Explanation {self.headline}>"
+
+    def __str__(self) -> str:
+        return explanation_card(self).text
 
     def _repr_html_(self) -> str:
         from nearwise.html import notebook
@@ -209,11 +222,18 @@ def given_row(source: tuple[Any, int] | None, names: Iterable[str]) -> dict[str,
     return dict(zip(names, rows[at].tolist(), strict=False))
 
 
-def with_sources(found: list[Explained], X: Any) -> list[Explained]:
+def with_sources(found: list[Explained], X: Any) -> Explanations[Explained]:
     """Set the source of each explanation: the given rows, and its position."""
     if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
-        return found  # remembered rows, files, lists
-    return [replace(one, source=(X, at)) for at, one in enumerate(found)]
+        return Explanations(found)  # remembered rows, files, lists
+    return Explanations(replace(one, source=(X, at)) for at, one in enumerate(found))
+
+
+def explanation_card(explanation: Any) -> Any:
+    """Card of an explanation; imported late, as predictions need no templates."""
+    from nearwise.html import make_card
+
+    return make_card(explanation)
 
 
 def neighbor_frame(
@@ -222,8 +242,8 @@ def neighbor_frame(
     """Table of neighbors: their values, named by `own`, and the columns of their rows."""
     rows = []
     for values, row in neighbors:
-        cells = without_pixels(row).items()
-        named = {f"{name} (column)" if name in own else name: cell for name, cell in cells}
+        cells = {} if are_positions(row) else without_pixels(row)
+        named = {f"{name} (column)" if name in own else name: cell for name, cell in cells.items()}
         rows.append(dict(zip(own, values, strict=True)) | named)
     return pd.DataFrame(rows, columns=None if rows else own)
 

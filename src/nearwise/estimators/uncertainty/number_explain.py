@@ -12,6 +12,7 @@ from nearwise.estimators.model.mixture import Mixture
 from nearwise.estimators.model.number_memory import NumberRetrieval
 from nearwise.estimators.model.number_predictor import NumberPredictor
 from nearwise.estimators.uncertainty.explain import (
+    explanation_card,
     feature_distances,
     given_row,
     neighbor_frame,
@@ -54,7 +55,7 @@ class NumberNeighbor(NamedTuple):
     row: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class NumberExplanation:
     """Explanation of one prediction of a regressor.
 
@@ -89,10 +90,10 @@ class NumberExplanation:
     base_prediction: float
     null_mass: float
     neighbors: list[NumberNeighbor]
-    distribution: Mixture | None = field(default=None, repr=False, compare=False)
-    source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
-    left_out: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    target: str = field(default="", repr=False, compare=False)
+    distribution: Mixture | None = field(default=None, compare=False)
+    source: tuple[Any, int] | None = field(default=None, compare=False)
+    left_out: tuple[str, ...] = field(default=(), compare=False)
+    target: str = field(default="", compare=False)
 
     @property
     def row(self) -> dict[str, Any] | None:
@@ -102,7 +103,7 @@ class NumberExplanation:
     def to_frame(self) -> pd.DataFrame:
         """Table of the neighbors: id, target, weight, distance, prediction and interval without it.
 
-        The columns of the neighbor's row follow.
+        The columns of the neighbor's row follow, without the numbers of an embedding.
         """
         names = "id target weight distance prediction_without low_without high_without"
         neighbors = []
@@ -110,6 +111,17 @@ class NumberExplanation:
             values = one.id, one.target, one.weight, one.distance, one.prediction_without
             neighbors.append(((*values, *one.interval_without), one.row))
         return neighbor_frame(tuple(names.split()), neighbors)
+
+    @property
+    def headline(self) -> str:
+        """The answer and how sure it is, in one line."""
+        return explanation_card(self).headline
+
+    def __repr__(self) -> str:
+        return f"<NumberExplanation {self.headline}>"
+
+    def __str__(self) -> str:
+        return explanation_card(self).text
 
     def _repr_html_(self) -> str:
         from nearwise.html import notebook

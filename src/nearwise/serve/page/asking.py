@@ -114,6 +114,9 @@ class _EmbeddingForm(_TableForm):
         values = [None if word == "nan" else _number(word, "features") for word in words]
         return rows_for(self.version, Rows(resize=False, features=[values]))
 
+    def shown(self, known: Version, rows: Any, before: Any) -> dict[str, Any]:
+        return {"row": before.row, "pixels": None, "shares": None}
+
 
 class _ImageForm(_TableForm):
     """A form for an image."""

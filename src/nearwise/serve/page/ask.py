@@ -12,7 +12,8 @@ from nearwise.estimators import LiveModel
 from nearwise.memory import Change
 from nearwise.serve import classes
 from nearwise.serve.page import asking
-from nearwise.serve.page.asking import answer, empty_form, several
+from nearwise.serve.page.asking import answer, several
+from nearwise.serve.page.forms import empty_form
 from nearwise.serve.page.parts import Body, decided, part, waiting
 from nearwise.serve.service import Service
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from nearwise.html import environment
 from nearwise.serve.bodies import reader
-from nearwise.serve.page.asking import Form
+from nearwise.serve.page.forms import Form
 from nearwise.serve.service import Service
 
 MOST_LISTED = 200  # rows of a table

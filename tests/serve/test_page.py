@@ -1,6 +1,10 @@
 """The page: what its parts say is what the model says, and what it changes is in the journal."""
 
+import html
+import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -12,7 +16,10 @@ from nearwise import review
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.serve.keys import make_key, read_keys
 from nearwise.serve.page.asking import answer as page_answer
-from tests.serve.conftest import problem
+from nearwise.serve.page.forms import Histogram
+from nearwise.serve.page.snippets import snippets
+from tests.serve.conftest import problem, served
+from tests.store.folders import small_table
 
 VIEWS = ("ask", "map", "review", "trust")
 
@@ -21,7 +28,7 @@ def question(client, row):
     """The form as the page sends it, filled with a remembered row."""
     part = client.get("/page/ask/form", params={"row": row}).text
     fields = dict(re.findall(r'name="(c\d+|remembered)" [^>]*value="([^"]*)"', part))
-    for name, options in re.findall(r'<select id="\w+" name="(c\d+)">(.*?)</select>', part):
+    for name, options in re.findall(r'<select [^>]*name="(c\d+)"[^>]*>(.*?)</select>', part):
         fields[name] = re.search(r'value="(\d*)" selected', options)[1]
     remembered = re.search(r'name="remembered" value="(\d+)"', part)
     return fields | {"remembered": remembered[1]}
@@ -34,7 +41,9 @@ def neighbors_of(part):
 def sure_of(part):
     """The predicted label of an answer, and its probability as the table has it."""
     label = re.search(r'<p class="answer"><strong>[^<]+ = (\w+)</strong>', part)[1]
-    return label, re.search(rf'<th scope="row">{label}</th><td class="number">([^<]+)', part)[1]
+    return label, re.search(
+        rf'title="{label}">{label}</span></th><td class="number">([^<]+)', part
+    )[1]
 
 
 def test_the_frame_of_each_view_holds_nothing_of_the_model_and_needs_no_key(asked, tmp_path):
@@ -255,7 +264,7 @@ def codes(asked, tmp_path):
 def test_every_value_of_a_category_can_be_asked(codes):
     client, frame = codes
     part = client.get("/page/ask/form").text
-    listed = re.search(r'<input id="c0" name="c0" type="text" list="(\w+)"', part)[1]
+    listed = re.search(r'<input id="c0" name="c0" [^>]*type="text" list="(\w+)"', part)[1]
     options = re.search(rf'<datalist id="{listed}">(.*?)</datalist>', part, re.DOTALL)[1]
     assert set(re.findall(r'value="([^"]*)"', options)) == set(frame["code"])
     version = client.service.live.now
@@ -269,6 +278,54 @@ def test_every_value_of_a_category_can_be_asked(codes):
     row = question(client, 7)
     assert row["c0"] == frame["code"][7]
     assert page_answer(version, row).row["code"] == frame["code"][7]
+
+
+def test_the_requests_to_copy_ask_for_the_same_answer(client, asked, tmp_path):
+    part = html.unescape(client.post("/page/ask/answer", json=question(client, 3)).text)
+    sent = re.search(r"-d '(\{.*?\})'</pre>", part, re.DOTALL)[1]
+    again = client.post("/explain", json=json.loads(sent)).json()["predictions"][0]
+    given = client.service.live.now.fitted.look_up([3])[0].row
+    assert json.loads(sent)["rows"][0] == {n: None if v != v else v for n, v in given.items()}
+    assert again["label"] in client.service.live.now.fitted.classes
+    for language in ("curl", "Python", "JavaScript"):
+        assert f"<h3>{language} " in part and "Bearer KEY" not in part
+    make_key(tmp_path / "keys.json", "one", "read")
+    key = make_key(tmp_path / "keys.json", "two", "read")
+    with asked(keys=read_keys(tmp_path / "keys.json")) as guarded:
+        guarded.headers["Authorization"] = f"Bearer {key}"
+        part = guarded.post("/page/ask/answer", json=question(guarded, 3)).text
+        assert part.count("Bearer KEY") == 3 and key not in part
+
+
+def test_the_program_to_copy_runs(saved):
+    frame, _ = small_table(5)
+    with served(saved / "table") as base:
+        program = snippets(base, frame[:1], needs_key=False)["Python"]
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "'label'" in done.stdout and "'neighbors'" in done.stdout
+
+
+def test_a_histogram_has_the_ends_of_the_values_and_marks_no_gap_as_a_value():
+    values = np.concatenate([np.arange(1000.0), [np.nan, 1e9, -1e9]])
+    found = Histogram.of(values)
+    assert found.ends == (-1e9, 1e9) and -1 < found.low < 20 and 970 < found.high < 1001
+    assert max(found.shares) == 1 and len(found.shares) == 24
+    for empty in ([], [np.nan], [3.0, 3.0]):
+        assert Histogram.of(np.array(empty)) is None
+    assert Histogram.of(np.array([0.0] * 999 + [1.0])).high == 1
+
+
+def test_the_head_names_the_model_and_what_it_remembers(client):
+    assert "table" not in client.get("/page/ask").text.split("</title>")[0]
+    client.post("/page/review/3", json={"action": "remove"})
+    head = client.get("/page/head/model").text
+    for words in (
+        "table</strong>",
+        "1 change<",
+        f"{client.service.live.now.fitted.n_remembered} rows",
+    ):
+        assert words in head
 
 
 def test_columns_that_the_model_does_not_use_come_last_in_every_view(codes):

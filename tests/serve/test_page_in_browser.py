@@ -21,6 +21,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def opened(browser, base, width=1400, scheme="light"):
     """A page whose every mistake fails the test: console, faults, requests to other hosts."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     wrong, expected = [], []
     page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -49,6 +50,66 @@ def table(tmp_path_factory):
     return folder
 
 
+def answered(page):
+    page.wait_for_selector("#answer:not(.stale) .near")
+    return page.locator("#answer .answer").inner_text()
+
+
+def test_an_answer_is_a_link_with_its_switches_and_back_works(browser, table):
+    with served(table) as base, opened(browser, base) as page:
+        page.goto(f"{base}/page/ask")
+        page.get_by_label("age", exact=True).fill("0.5")
+        page.get_by_label("town").select_option("Lima")
+        page.get_by_role("button", name="Ask", exact=True).first.click()
+        first = answered(page)
+        page.wait_for_url("**/page/ask?given=*")
+        page.locator("input[name=off]").nth(1).check()
+        page.wait_for_url("**off=*")
+        changed, link = answered(page), page.url
+        assert "with these changes" in changed
+        page.goto(f"{base}/page/ask?row=3")
+        row = answered(page)
+        page.get_by_role("button", name="Next").click()
+        page.wait_for_url("**row=4")
+        page.go_back()
+        page.wait_for_url("**row=3")
+        assert answered(page) == row
+        page.goto(link)  # by another person
+        page.wait_for_selector("text=with these changes")
+        assert answered(page) == changed and page.url == link
+        assert page.get_by_label("town").input_value() != ""
+        page.go_back()
+        page.goto(link.partition("&off")[0])
+        assert answered(page) == first
+        assert page.title().startswith("Ask \u00b7 model")
+
+
+def test_a_value_beyond_all_rows_or_that_is_no_number_is_said_at_its_field(browser, table):
+    with served(table) as base, opened(browser, base) as page:
+        page.expected.append("422")
+        page.goto(f"{base}/page/ask?row=3")
+        answered(page)
+        age = page.get_by_label("age", exact=True)
+        assert page.locator(".fields p", has=age).locator("line.own").count() == 1
+        assert page.locator(".fields p", has=age).locator("line.near").count() > 3
+        age.fill("1e9")
+        page.wait_for_selector("text=Above all known rows")
+        assert page.locator("#answer.stale").count() == 1  # of another row
+        age.fill("abc")
+        page.get_by_role("button", name="Ask", exact=True).first.click()
+        page.wait_for_selector("[aria-invalid=true]")
+        assert "'abc' is not a number" in page.locator(".fields").inner_text()
+        assert page.evaluate("document.activeElement.dataset.column") == "age"
+        age.fill("0.5")
+        page.get_by_role("button", name="Ask", exact=True).first.click()
+        answered(page)  # the former one is no longer faint
+        assert page.locator("[aria-invalid]").count() == 0
+        page.get_by_text("Ask this elsewhere").click()
+        page.get_by_role("button", name="Copy curl").click()
+        page.wait_for_selector("text=Copied")
+        assert "/explain" in page.evaluate("navigator.clipboard.readText()")
+
+
 LOOKS = pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 
 
@@ -59,8 +120,8 @@ def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme)
         page.get_by_label("age").fill("0.5")
         page.get_by_label("town").select_option("Lima")
         page.get_by_role("button", name="Ask", exact=True).click()
-        page.wait_for_selector("#answer .neighbors")
-        sure = page.locator(".sure").inner_text()
+        page.wait_for_selector("#answer .near")
+        sure = page.locator("#answer .chip").first.inner_text()
         box = page.locator("input[name=off]").first
         box.focus()
         page.keyboard.press("Space")  # the keyboard alone
@@ -68,7 +129,7 @@ def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme)
         assert page.locator("input[name=off]").first.is_checked()
         page.get_by_role("button", name="As it is").click()
         page.wait_for_selector("text=with these changes", state="detached")
-        assert page.locator(".sure").inner_text() == sure
+        assert page.locator("#answer .chip").first.inner_text() == sure
         page.locator("input[name=off]").last.scroll_into_view_if_needed()
         page.locator("input[name=off]").first.check()
         page.wait_for_selector("text=with these changes")
@@ -92,7 +153,7 @@ def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme)
 def test_the_map_lists_what_is_drawn_around_and_shows_the_question(browser, table, width, scheme):
     with served(table) as base, opened(browser, base, width, scheme) as page:
         page.goto(f"{base}/page/ask?row=3")
-        page.wait_for_selector("#answer .neighbors")
+        page.wait_for_selector("#answer .near")
         page.get_by_role("link", name="Show it on the map").click()
         page.wait_for_selector("text=The cross is the row that was asked about")
         box = page.locator("#map").bounding_box()
@@ -240,8 +301,8 @@ def test_an_image_is_asked_by_its_file(browser, tmp_path):
     with served(tmp_path / "digits.model") as base, opened(browser, base) as page:
         page.goto(base)
         page.locator("#file").set_input_files(tmp_path / "one.png")
-        page.wait_for_selector("#answer .pictures img")
-        assert page.locator("#answer .pictures img").count() == 9  # the image and its neighbors
+        page.wait_for_selector("#answer .near img")
+        assert page.locator("#answer img").count() == 9  # the image and its neighbors
         no_serious_findings(page)
 
 

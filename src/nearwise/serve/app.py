@@ -145,7 +145,7 @@ def create_app(
     _add_jobs(read, admin, service)
     _add_protocol(app, read, service, name)
     if page:
-        add_page(app, read, write, service)
+        add_page(app, read, write, service, name=name, needs_key=bool(keys))
     for router in (read, write, admin):
         app.include_router(router)
     add_documentation(app, service, name, shows_model=not keys)

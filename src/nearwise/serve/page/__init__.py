@@ -15,10 +15,21 @@ from nearwise.serve.service import Service
 __all__ = ["add_page"]
 
 
-def add_page(app: FastAPI, read: APIRouter, write: APIRouter, service: Service) -> None:
-    """Add the page to the application of a service."""
-    add_shell(app, service)
-    add_ask(read, write, service)
+def add_page(
+    app: FastAPI,
+    read: APIRouter,
+    write: APIRouter,
+    service: Service,
+    *,
+    name: str,
+    needs_key: bool,
+) -> None:
+    """Add the page to the application of a service.
+
+    `name` is the name of the model; `needs_key` tells whether requests need a key.
+    """
+    add_shell(app, read, service, name)
+    add_ask(read, write, service, needs_key=needs_key)
     add_map(read, service)
     add_review(read, write, service)
     add_trust(read, service)

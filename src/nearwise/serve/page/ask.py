@@ -9,16 +9,18 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
+from nearwise.estimators.live import Version
 from nearwise.memory import Change
 from nearwise.serve import classes
 from nearwise.serve.page import asking
 from nearwise.serve.page.asking import answer, several
-from nearwise.serve.page.forms import empty_form
+from nearwise.serve.page.forms import empty_form, numbers_of_neighbors
 from nearwise.serve.page.parts import Body, decided, part, waiting
+from nearwise.serve.page.snippets import snippets
 from nearwise.serve.service import Service
 
 
-def add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
+def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: bool) -> None:
     """Add the form, its answers, and the change that remembers a row."""
 
     @read.get("/page/ask/form", include_in_schema=False)
@@ -35,6 +37,7 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
                 form=empty_form(version, chosen),
                 last=fitted.next_id - 1,
                 n_rows=fitted.n_remembered,
+                around=_around(version, chosen),
             )
 
         return await service.ask(work)
@@ -46,9 +49,12 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         def work() -> Response:
             version = service.live.now
+            found = answer(version, body.root)
             return part(
                 "answer.html",
-                found=answer(version, body.root),
+                found=found,
+                columns=numbers_of_neighbors(version, found.before.neighbors),
+                snippets=snippets(str(request.base_url), found.rows, needs_key=needs_key),
                 classes=[] if of_numbers else version.fitted.classes.tolist(),
                 may_change=may_change,
                 version=version.number,
@@ -74,3 +80,13 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         change = await service.change(make)
         return decided(f"Remembered as row {change.ids[0]}", change.version, can_undo=True)
+
+
+def _around(version: Version, row: int | None) -> tuple[int | None, int | None]:
+    """Ids of the remembered rows before and after a row; None where there is none."""
+    if row is None or not version.fitted.holds_memory:
+        return None, None
+    ids = np.sort(version.fitted.bank.ids.numpy())
+    at = int(np.searchsorted(ids, row))
+    before = int(ids[at - 1]) if at > 0 else None
+    return before, int(ids[at + 1]) if at + 1 < len(ids) else None

@@ -3,7 +3,7 @@
 from importlib.resources import files
 from typing import Annotated, Literal
 
-from fastapi import FastAPI, Query
+from fastapi import APIRouter, FastAPI, Query
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from nearwise.html import STYLE
@@ -19,7 +19,7 @@ _STYLES = ("page", "ask", "map", "review", "trust")  # styles, one file per view
 Script = Literal["htmx.min.js", "page.js", "ask.js", "map.js", "trust.js"]
 
 
-def add_shell(app: FastAPI, service: Service) -> None:
+def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> None:
     """Add the frame of all views, and its scripts and styles."""
     views = {one: _VIEWS[one] for one in _VIEWS if one != "trust" or service.task is classes}
 
@@ -43,3 +43,15 @@ def add_shell(app: FastAPI, service: Service) -> None:
     @app.get("/page/static/{name}", include_in_schema=False)
     async def static(name: Script) -> Response:
         return FileResponse(str(_STATIC.joinpath(name)), media_type="text/javascript")
+
+    @read.get("/page/head/model", include_in_schema=False)
+    async def head() -> Response:
+        version = service.live.now
+        return part(
+            "head.html",
+            name=name,
+            target=version.fitted.target_name,
+            n_rows=version.fitted.n_remembered,
+            n_changes=version.number,
+            read_only=service.read_only,
+        )

@@ -45,6 +45,13 @@ async function sayReady() {
 }
 document.addEventListener("DOMContentLoaded", sayReady);
 
+// The frame is public, so the name of the model comes with its content.
+document.addEventListener("htmx:afterSettle", (event) => {
+  if (event.target.id !== "model") return;
+  const view = document.querySelector("main h1").textContent;
+  document.title = `${view} \u00b7 ${document.getElementById("model-name").textContent}`;
+});
+
 // Forms travel as JSON: an object of texts, lists where a name occurs more than once.
 htmx.defineExtension("json-form", {
   onEvent(name, event) {

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 import nearwise
 from nearwise import AttnKNNClassifier, review
@@ -84,6 +85,39 @@ def test_trust_is_measured_on_the_calibration_rows(model):
     mean_size = [float(s @ np.arange(len(s))) for s in trust.set_sizes.values()]
     assert mean_size == sorted(mean_size)  # surer sets are larger
     assert "<svg" in trust._repr_html_() and len(trust.to_frame()) == len(trust.reliability.count)
+
+
+def test_trust_has_the_confusions_and_a_line_per_class():
+    X, y = make_blobs(200, 4, centers=3, cluster_std=4.0, random_state=0)
+    model = fitted(X, y)
+    trust = review(model).trust()
+    rows = calibration_rows(model._predictor, 3, 1)
+    best = rows.parts.proba.argmax(axis=1)
+    np.testing.assert_array_equal(trust.confusion, confusion_matrix(rows.labels, best))
+    table = trust.by_class()
+    precision, recall, _, count = precision_recall_fscore_support(rows.labels, best)
+    np.testing.assert_allclose(table["precision"], precision)
+    np.testing.assert_allclose(table["recall"], recall)
+    assert table["rows"].tolist() == count.tolist()
+    sure = rows.parts.proba.max(axis=1)
+    for at, confidence in enumerate(table["confidence"]):
+        assert confidence == pytest.approx(sure[best == at].mean())
+    low, high = trust.accuracy_interval
+    assert low < trust.accuracy < high and len(repr(trust)) < 120
+    pairs = trust.confused()
+    assert (pairs["rows"] > 0).all() and pairs["rows"].is_monotonic_decreasing
+    assert pairs["rows"].sum() == (rows.labels != best).sum()
+    for one in pairs.itertuples():
+        of_label = (rows.labels == one.given).sum()
+        assert one.share == pytest.approx(one.rows / of_label)
+
+
+def test_a_class_that_is_never_predicted_has_no_precision():
+    X, y = np.random.default_rng(0).normal(size=(120, 3)), np.zeros(120, dtype=int)
+    y[::40] = 1  # three rows, at random
+    table = review(fitted(X, y)).trust().by_class()
+    assert np.isnan(table["precision"][1]) and np.isnan(table["confidence"][1])
+    assert table["recall"][1] == 0
 
 
 @pytest.mark.parametrize("name", _MOVED)

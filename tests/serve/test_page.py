@@ -179,8 +179,13 @@ def test_the_map_says_where_rows_lie_how_doubtful_they_are_and_when_they_came(cl
 def test_trust_says_what_the_model_measures_and_feedback_joins_it(client, model):
     part = client.get("/page/trust/view").text
     trust = review(model).trust()
-    assert f"NLL {trust.nll:.4f}, ECE {trust.ece:.4f}" in part
+    assert f"NLL {trust.nll:.4f} nats per row, ECE {trust.ece:.4f}" in part
     assert "no feedback yet" in part
+    example = html.unescape(re.search(r"-d '(\{.*?\})'</pre>", html.unescape(part), re.DOTALL)[1])
+    assert client.post("/feedback", json=json.loads(example)).status_code == 201
+    for one in trust.confused().itertuples():
+        address = f"/page/review?kind=label&given={one.given}&suggested={one.predicted}"
+        assert f'href="{html.escape(address)}">{one.rows}</a>' in part
     rows = [{"age": a, "income": 1, "town": "Rome"} for a in (0, 1, 2)]
     client.post("/feedback", json={"rows": rows, "labels": ["yes", "no", "yes"]})
     assert "last 50 rows of feedback" in client.get("/page/trust/view").text

@@ -249,7 +249,8 @@ def test_trust_fits_a_phone_whatever_the_number_of_classes(browser, tmp_path):
     with served(tmp_path / "many.model") as base, opened(browser, base, 400, "dark") as page:
         page.goto(f"{base}/page/trust")
         page.wait_for_selector("text=Share of rows by number of classes")
-        assert page.locator("caption + thead th").count() > 8
+        assert page.locator("[aria-label='Sizes of prediction sets'] thead th").count() > 8
+        assert page.locator(".confusion tbody tr").count() == 12
         assert fits(page)
 
 
@@ -273,6 +274,12 @@ def test_trust_follows_the_slider(browser, table, width, scheme):
         slider.focus()
         page.keyboard.press("Home")
         assert page.locator("#coverage-says").inner_text() != said
+        at = page.locator("#risk-at").get_attribute("x1")
+        page.locator("#max-risk").fill("100")  # the inverse question
+        assert page.locator("#coverage-says").inner_text().startswith("100.0 %")
+        assert float(page.locator("#risk-at").get_attribute("x1")) > float(at)
+        assert slider.input_value() == "100"
+        page.wait_for_selector("text=/worse than chance explains|its rows/")
         assert page.locator("svg.chart").count() == 2
         no_serious_findings(page)
         assert fits(page)

@@ -14,15 +14,21 @@ from nearwise.estimators.uncertainty.conformal import (
     rows_needed,
     sets_from_p_values,
 )
-from nearwise.metrics.calibration import ReliabilityBins, ece, reliability_bins
+from nearwise.metrics.calibration import (
+    ReliabilityBins,
+    ece,
+    reliability_bins,
+    wilson_interval,
+)
 from nearwise.metrics.scores import nll
 from nearwise.metrics.selective import RiskCoverageCurve, aurc, risk_coverage_curve
 
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 _N_BINS = 10
+_LEVEL = 0.95  # of the interval of the accuracy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trust:
     """Measures of a model on its calibration rows.
 
@@ -39,6 +45,11 @@ class Trust:
     set_sizes : dict of float to ndarray of shape (n_classes + 1,)
         Share of rows per size of the prediction set, by confidence. Confidences with too few
         calibration rows are missing.
+    classes : ndarray of shape (n_classes,)
+    confusion : int64 ndarray of shape (n_classes, n_classes)
+        Rows by given label (first axis) and predicted class.
+    confidence : float64 ndarray of shape (n_classes,)
+        Mean confidence of the rows predicted as each class; NaN without such rows.
     """
 
     n_rows: int
@@ -49,6 +60,47 @@ class Trust:
     reliability: ReliabilityBins
     risk: RiskCoverageCurve
     set_sizes: dict[float, np.ndarray]
+    classes: np.ndarray
+    confusion: np.ndarray
+    confidence: np.ndarray
+
+    @property
+    def accuracy_interval(self) -> tuple[float, float]:
+        """Wilson interval of the accuracy, at 95 %."""
+        share, trials = np.array([self.accuracy]), np.array([float(self.n_rows)])
+        low, high = wilson_interval(share, trials, _LEVEL)
+        return float(low[0]), float(high[0])
+
+    def by_class(self) -> pd.DataFrame:
+        """Table per class: rows, recall, precision, and mean confidence of its predictions.
+
+        A share without rows is NaN.
+        """
+        right, rows = np.diag(self.confusion), self.confusion.sum(axis=1)
+        predicted = self.confusion.sum(axis=0)
+        return pd.DataFrame(
+            {
+                "class": self.classes,
+                "rows": rows,
+                "recall": _ratio(right, rows),
+                "precision": _ratio(right, predicted),
+                "confidence": self.confidence,
+            }
+        )
+
+    def confused(self, n: int = 10) -> pd.DataFrame:
+        """Table of the `n` most frequent confusions: given label, predicted class, rows, share.
+
+        `share` is that of the rows with the given label.
+        """
+        counts = self.confusion - np.diag(np.diag(self.confusion))
+        given, predicted = np.unravel_index(
+            np.argsort(-counts, axis=None, kind="stable")[:n], counts.shape
+        )
+        rows = counts[given, predicted]
+        of_label = _ratio(rows, self.confusion.sum(axis=1)[given])
+        pairs = {"given": self.classes[given], "predicted": self.classes[predicted]}
+        return pd.DataFrame(pairs | {"rows": rows, "share": of_label})[rows > 0]
 
     def to_frame(self) -> pd.DataFrame:
         """Table of the confidence bins: count, mean confidence, accuracy and its 95 % interval."""
@@ -61,6 +113,13 @@ class Trust:
                 "low": bins.low,
                 "high": bins.high,
             }
+        )
+
+    def __repr__(self) -> str:
+        low, high = self.accuracy_interval
+        return (
+            f"<Trust accuracy {self.accuracy:.3f} [{low:.3f}, {high:.3f}], NLL {self.nll:.4f}, "
+            f"ECE {self.ece:.4f}, AURC {self.aurc:.4f}, {self.n_rows} rows>"
         )
 
     def _repr_html_(self) -> str:
@@ -81,6 +140,10 @@ def measure_trust(model: FittedClassifier) -> Trust:
     proba = np.clip(rows.parts.proba, 0.0, 1.0)
     if not len(rows.labels):
         raise ValueError("No remembered row was predicted without its label. Fit with more rows.")
+    best, n_classes = proba.argmax(axis=1), model.n_classes
+    confusion = np.zeros((n_classes, n_classes), dtype=np.int64)
+    np.add.at(confusion, (rows.labels, best), 1)
+    sure = np.bincount(best, proba.max(axis=1), minlength=n_classes)
     return Trust(
         n_rows=len(rows.labels),
         accuracy=float(rows.correct.mean()),
@@ -90,7 +153,16 @@ def measure_trust(model: FittedClassifier) -> Trust:
         reliability=reliability_bins(rows.labels, proba, n_bins=_N_BINS, strategy="quantile"),
         risk=risk_coverage_curve(rows.labels, proba),
         set_sizes=_set_sizes(rows),
+        classes=model.classes,
+        confusion=confusion,
+        confidence=_ratio(sure, confusion.sum(axis=0)),
     )
+
+
+def _ratio(some: np.ndarray, of_all: np.ndarray) -> np.ndarray:
+    """Share of `of_all`; NaN where that is 0."""
+    found: np.ndarray = np.divide(some, of_all, np.full(len(of_all), np.nan), where=of_all > 0)
+    return found
 
 
 def _set_sizes(rows: CalibrationRows) -> dict[float, Any]:

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nearwise.estimators.live import Version
 from nearwise.html import picture
 from nearwise.safe_files import plain
+from nearwise.serve.examples import examples
+from nearwise.serve.service import task_of
 
 _LONGEST = 20_000  # characters of a body that is shown
 
@@ -23,6 +26,14 @@ def question_body(rows: Any) -> dict[str, Any]:
         return {"images": [picture(rows[0]).partition(",")[2]]}
     values = [None if value != value else value for value in rows[0].tolist()]
     return {"features": [values]}
+
+
+def feedback_request(version: Version, base: str) -> str:
+    """Request that sends feedback, with example values of the model's columns."""
+    body = json.dumps(examples(version, task_of(version.fitted))["Labelled"], ensure_ascii=False)
+    url = shlex.quote(f"{base.rstrip('/')}/feedback")
+    sent = body if len(body) < _LONGEST else "..."
+    return f"curl -s {url} -H 'Content-Type: application/json' \\\n  -d {shlex.quote(sent)}"
 
 
 def snippets(base: str, rows: Any, *, needs_key: bool) -> dict[str, str]:

@@ -1,13 +1,16 @@
 """View "Trust": how far the answers can be relied on, and feedback over time."""
 
 import json
+from urllib.parse import urlencode
 
 import numpy as np
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from nearwise.estimators.inputs.by_text import in_text
 from nearwise.estimators.online.feedback import judged_rows
 from nearwise.serve.page.parts import part, patiently
+from nearwise.serve.page.snippets import feedback_request
 from nearwise.serve.service import Service
 
 _MOST_POINTS = 400  # of the curve at the slider
@@ -18,7 +21,7 @@ def add_trust(read: APIRouter, service: Service) -> None:
     """Add the measures of trust."""
 
     @read.get("/page/trust/view", include_in_schema=False)
-    async def view() -> Response:
+    async def view(request: Request) -> Response:
         def work() -> Response:
             version, trust = service.trust()
             curve = trust.risk
@@ -33,9 +36,30 @@ def add_trust(read: APIRouter, service: Service) -> None:
                 n_feedback=len(correct),
                 window=_WINDOW,
                 version=version.number,
+                link=_review_of,
+                example=feedback_request(version, str(request.base_url)),
             )
 
         return await patiently(service, "/page/trust/view", work)
+
+    @read.get("/page/trust/groups", include_in_schema=False)
+    async def groups() -> Response:
+        def work() -> Response:
+            _, found = service.review()
+            rows = found[found["kind"] == "group"]
+            listed = [
+                {"what": what, "link": f"/page/review?kind=group&group={at}"}
+                for at, what in enumerate(rows["what"])
+            ]
+            return part("groups.html", groups=listed)
+
+        return await patiently(service, "/page/trust/groups", work)
+
+
+def _review_of(given: object, suggested: object) -> str:
+    """Address of the review of rows with a given label and another predicted class."""
+    pair = {"kind": "label", "given": in_text(given), "suggested": in_text(suggested)}
+    return f"/page/review?{urlencode(pair)}"
 
 
 def _rolling(correct: np.ndarray) -> tuple[list[int], list[float]] | None:

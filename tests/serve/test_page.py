@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nearwise import review
 from nearwise.estimators import AttnKNNClassifier
+from nearwise.html.numbers import percent
 from nearwise.serve.keys import make_key, read_keys
 from nearwise.serve.page.asking import answer as page_answer
 from nearwise.serve.page.forms import Histogram
@@ -21,7 +22,7 @@ from nearwise.serve.page.snippets import snippets
 from tests.serve.conftest import problem, served
 from tests.store.folders import small_table
 
-VIEWS = ("ask", "map", "review", "trust")
+VIEWS = ("start", "ask", "map", "review", "trust")
 
 
 def question(client, row):
@@ -49,13 +50,14 @@ def sure_of(part):
 def test_the_frame_of_each_view_holds_nothing_of_the_model_and_needs_no_key(asked, tmp_path):
     make_key(tmp_path / "keys.json", "one", "read")
     with asked(keys=read_keys(tmp_path / "keys.json")) as client:
-        assert client.get("/", follow_redirects=False).headers["location"] == "/page/ask"
+        assert client.get("/", follow_redirects=False).headers["location"] == "/page/start"
         for view in VIEWS:
             shown = client.get(f"/page/{view}")
             assert shown.status_code == 200 and "Lima" not in shown.text
             assert "'unsafe-inline'" not in shown.headers["content-security-policy"]
             assert "<script>" not in shown.text and "style=" not in shown.text
-        for part in ("ask/form", "map/view", "review/table", "review/effect", "trust/view"):
+        parts = ("start/view", "start/quality", "start/look", "head/model", "trust/groups")
+        for part in (*parts, "ask/form", "map/view", "review/table", "review/effect", "trust/view"):
             problem(client.get(f"/page/{part}"), 401)
         for part in ("ask/answer", "map/rows", "map/query", "review/3", "undo/1"):
             problem(client.post(f"/page/{part}", json={}), 401)
@@ -331,6 +333,25 @@ def test_the_head_names_the_model_and_what_it_remembers(client):
         f"{client.service.live.now.fitted.n_remembered} rows",
     ):
         assert words in head
+
+
+def test_the_start_page_says_what_the_model_is_how_good_and_what_to_look_at(client, model):
+    part = client.get("/page/start/view").text
+    assert f"one of {len(model.classes_)} classes" in part
+    for label, n in zip(model.classes_, model.fitted_.rows_per_class, strict=True):
+        assert re.search(rf'title="{label}">{label}</span></th><td class="number">{n}<', part)
+    trust = review(model).trust()
+    quality = client.get("/page/start/quality").text
+    assert percent(trust.accuracy) in quality and percent(trust.accuracy_interval[0]) in quality
+    assert f"always answering {model.classes_[trust.confusion.sum(axis=1).argmax()]}" in quality
+    look = client.get("/page/start/look").text
+    found = review(model).findings()
+    n = int((found["kind"] == "label").sum())
+    assert f"{n} label{'s' if n > 1 else ''} to check" in look
+    for link in re.findall(r'href="([^"]+)"', look):
+        assert client.get(html.unescape(link)).status_code == 200
+    client.post(f"/page/review/{found['id'].iloc[0]}", json={"action": "keep"})
+    assert f"{n} label" not in client.get("/page/start/look").text
 
 
 def test_columns_that_the_model_does_not_use_come_last_in_every_view(codes):

@@ -114,9 +114,22 @@ LOOKS = pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "da
 
 
 @LOOKS
-def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme):
+def test_the_start_page_leads_to_what_it_names(browser, table, width, scheme):
     with served(table) as base, opened(browser, base, width, scheme) as page:
         page.goto(base)
+        page.wait_for_selector(".thing")
+        page.wait_for_selector("text=predicted without their labels")
+        assert page.title() == "Start \u00b7 model"
+        no_serious_findings(page)
+        assert fits(page)
+        page.locator(".thing").first.click()
+        page.wait_for_url("**/page/review?kind=label")
+
+
+@LOOKS
+def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme):
+    with served(table) as base, opened(browser, base, width, scheme) as page:
+        page.goto(f"{base}/page/ask")
         page.get_by_label("age").fill("0.5")
         page.get_by_label("town").select_option("Lima")
         page.get_by_role("button", name="Ask", exact=True).click()
@@ -234,7 +247,7 @@ def test_a_service_that_gets_ready_says_so_in_the_header(browser, table):
     with served(table) as base, opened(browser, base) as page:
         step = '{"ready": true, "getting_ready": {"step": "a step", "progress": 0.4}}'
         page.route("**/v2/health/ready", lambda route: route.fulfill(body=step))
-        page.goto(base)
+        page.goto(f"{base}/page/ask")
         page.wait_for_selector("header >> text=Getting ready (40 % done): a step")
         page.unroute("**/v2/health/ready")
         page.wait_for_selector("#ready", state="hidden")
@@ -290,7 +303,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_sent(browser, table, tmp_path):
     keys = read_keys(tmp_path / "keys.json")
     with served(table, keys=keys) as base, opened(browser, base) as page:
         page.expected.append("401")
-        page.goto(base)
+        page.goto(f"{base}/page/ask")
         page.get_by_label("Access key").fill(key)
         page.get_by_role("button", name="Use").click()
         page.wait_for_selector("#question")
@@ -306,7 +319,7 @@ def test_an_image_is_asked_by_its_file(browser, tmp_path):
     model.fit(images[:300], y[:300]).save(tmp_path / "digits.model")
     Image.fromarray(images[400]).save(tmp_path / "one.png")
     with served(tmp_path / "digits.model") as base, opened(browser, base) as page:
-        page.goto(base)
+        page.goto(f"{base}/page/ask")
         page.locator("#file").set_input_files(tmp_path / "one.png")
         page.wait_for_selector("#answer .near img")
         assert page.locator("#answer img").count() == 9  # the image and its neighbors

@@ -1,4 +1,4 @@
-"""Web page of the service: query, map, review, trust.
+"""Web page of the service: start, query, map, review, trust.
 
 static/htmx.min.js is htmx 2.0.11 (https://htmx.org, Zero-Clause BSD licence), unchanged.
 """
@@ -9,6 +9,7 @@ from nearwise.serve.page.ask import add_ask
 from nearwise.serve.page.map import add_map
 from nearwise.serve.page.review import add_review
 from nearwise.serve.page.shell import add_shell
+from nearwise.serve.page.start import add_start
 from nearwise.serve.page.trust import add_trust
 from nearwise.serve.service import Service
 
@@ -29,6 +30,7 @@ def add_page(
     `name` is the name of the model; `needs_key` tells whether requests need a key.
     """
     add_shell(app, read, service, name)
+    add_start(read, service, name)
     add_ask(read, write, service, needs_key=needs_key)
     add_map(read, service)
     add_review(read, write, service)

@@ -12,10 +12,10 @@ from nearwise.serve.page.parts import part
 from nearwise.serve.problems import ProblemError
 from nearwise.serve.service import Service
 
-View = Literal["ask", "map", "review", "trust"]
-_VIEWS = {"ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
+View = Literal["start", "ask", "map", "review", "trust"]
+_VIEWS = {"start": "Start", "ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
 _STATIC = files("nearwise.serve.page").joinpath("static")
-_STYLES = ("page", "ask", "map", "review", "trust")  # styles, one file per view
+_STYLES = ("page", "start", "ask", "map", "review", "trust")  # styles, one file per view
 Script = Literal["htmx.min.js", "page.js", "ask.js", "map.js", "trust.js"]
 
 
@@ -25,7 +25,7 @@ def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> Non
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
-        return RedirectResponse("/page/ask")
+        return RedirectResponse("/page/start")
 
     @app.get("/page/{view}", include_in_schema=False)
     async def shell(

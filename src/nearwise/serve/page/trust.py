@@ -36,7 +36,7 @@ def add_trust(read: APIRouter, service: Service) -> None:
                 n_feedback=len(correct),
                 window=_WINDOW,
                 version=version.number,
-                link=_review_of,
+                link=review_of,
                 example=feedback_request(version, str(request.base_url)),
             )
 
@@ -56,7 +56,7 @@ def add_trust(read: APIRouter, service: Service) -> None:
         return await patiently(service, "/page/trust/groups", work)
 
 
-def _review_of(given: object, suggested: object) -> str:
+def review_of(given: object, suggested: object) -> str:
     """Address of the review of rows with a given label and another predicted class."""
     pair = {"kind": "label", "given": in_text(given), "suggested": in_text(suggested)}
     return f"/page/review?{urlencode(pair)}"

@@ -1,0 +1,105 @@
+"""Start page: what the model is, how good it is, and three things to look at."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from nearwise.html.numbers import number, percent
+from nearwise.serve import classes
+from nearwise.serve.page.parts import part, patiently
+from nearwise.serve.page.trust import review_of
+from nearwise.serve.service import Service
+
+
+def add_start(read: APIRouter, service: Service, name: str) -> None:
+    """Add the summary, the quality of the answers, and the things to look at."""
+
+    @read.get("/page/start/view", include_in_schema=False)
+    async def view() -> Response:
+        version = service.live.now
+        fitted, encoder = version.fitted, version.fitted.predictor.encoder
+        of_classes = service.task is classes
+        targets = None if of_classes else fitted.numbers
+        return part(
+            "start.html",
+            name=name,
+            target=fitted.target_name,
+            counts=_by_size(fitted) if of_classes else None,
+            ends=None if targets is None else (number(targets.min()), number(targets.max())),
+            n_rows=fitted.n_remembered,
+            n_columns=None if encoder.kind == "images" else len(encoder.columns),
+            n_left_out=len(encoder.left_out),
+            n_changes=version.number,
+            read_only=service.read_only,
+        )
+
+    @read.get("/page/start/quality", include_in_schema=False)
+    async def quality() -> Response:
+        def work() -> Response:
+            if service.task is not classes:
+                crps = service.live.now.fitted.predictor.spread.crps
+                return part("quality.html", trust=None, crps=crps)
+            return part("quality.html", trust=service.trust()[1], crps=None)
+
+        return await patiently(service, "/page/start/quality", work)
+
+    @read.get("/page/start/look", include_in_schema=False)
+    async def look() -> Response:
+        def work() -> Response:
+            return part("look.html", things=_things(service))
+
+        return await patiently(service, "/page/start/look", work)
+
+
+def _by_size(fitted: Any) -> list[tuple[Any, int]]:
+    """Classes with their rows, the largest first."""
+    counts = zip(fitted.classes.tolist(), fitted.rows_per_class.tolist(), strict=True)
+    return sorted(counts, key=lambda one: -one[1])
+
+
+def _things(service: Service) -> list[dict[str, str]]:
+    """Three things to look at: each has a title, a sentence, and a link."""
+    _, found = service.review()
+    of_kind = {kind: found[found["kind"] == kind] for kind in ("label", "outlier", "group")}
+    things = []
+    if len(of_kind["label"]):
+        first = of_kind["label"].iloc[0]
+        things.append(
+            _thing(
+                f"{_counted(len(of_kind['label']), service.task.LABEL)} to check",
+                f"First row {first['id']}: {first['what']}.",
+                {"kind": "label"},
+            )
+        )
+    if service.task is classes:
+        _, trust = service.trust()
+        pairs = trust.confused(1)
+        for one in pairs.itertuples():
+            said = (
+                f"{one.rows} rows labeled {one.given}, {percent(one.share)} of them, are taken for "
+            )
+            things.append(
+                {
+                    "title": "Classes that are confused",
+                    "text": f"{said}{one.predicted}.",
+                    "link": review_of(one.given, one.predicted),
+                }
+            )
+    if len(of_kind["group"]):
+        what = of_kind["group"].iloc[0]["what"]
+        things.append(_thing("A group that is predicted badly", f"{what}.", {"kind": "group"}))
+    if len(of_kind["outlier"]):
+        n, first = len(of_kind["outlier"]), of_kind["outlier"].iloc[0]
+        said = f"Row {first['id']} is the farthest from its neighbors."
+        things.append(_thing(f"{_counted(n, 'row')} unlike all others", said, {"kind": "outlier"}))
+    return things[:3]
+
+
+def _thing(title: str, text: str, where: dict[str, str]) -> dict[str, str]:
+    return {"title": title, "text": text, "link": f"/page/review?{urlencode(where)}"}
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' if n != 1 else ''}"

@@ -45,7 +45,7 @@ class CardNeighbor:
 
     Attributes
     ----------
-    id : int
+    id : int or None
     label : str
         Label or target as given.
     weight : float
@@ -54,26 +54,26 @@ class CardNeighbor:
         Weight as a share of the largest weight, in [0, 1].
     agrees : bool
         Whether the label is the answer, or the target lies in its interval.
-    without : str
-        The answer without this neighbor.
-    flips : bool
-        Whether that is another class.
     distance : float
     face : Face
     differs : list of (column, value of the neighbor, value of the row)
         At most three columns, the most telling first; none for an embedding.
+    without : str
+        The answer without this neighbor, if known.
+    flips : bool
+        Whether that is another class.
     """
 
-    id: int
+    id: int | None
     label: str
     weight: float
     bar: float
     agrees: bool
-    without: str
-    flips: bool
     distance: float
     face: Face
     differs: list[tuple[str, str, str]]
+    without: str = ""
+    flips: bool = False
 
     @property
     def difference(self) -> str:
@@ -200,7 +200,7 @@ def _neighbor(
             without = f"{e.classes[best]} ({without})"
     face = Face(one.row.get("image"))
     return CardNeighbor(
-        one.id, label, one.weight, bar, agrees, without, flips, one.distance, face, differs
+        one.id, label, one.weight, bar, agrees, one.distance, face, differs, without, flips
     )
 
 
@@ -214,12 +214,16 @@ def _differences(table: NeighborTable | None, at: int) -> list[tuple[str, str, s
     ]
 
 
+def sureness(p: float) -> tuple[str, Meaning]:
+    """Words for a probability, and their meaning."""
+    words, meaning = next((text, sense) for least, text, sense in SURENESS if p >= least)
+    return f"{words} ({rounded_percent(p)})", meaning
+
+
 def _class_chips(e: Any) -> list[Chip]:
     """How sure a class is, and its prediction set."""
     p = float(e.proba.max())
-    words, meaning = next((text, sense) for least, text, sense in SURENESS if p >= least)
-    sure = f"{words} ({rounded_percent(p)})"
-    chips = [Chip(sure, meaning, "Calibrated probability of the predicted class.")]
+    chips = [Chip(*sureness(p), "Calibrated probability of the predicted class.")]
     found = e.prediction_set
     if found is None:
         return chips

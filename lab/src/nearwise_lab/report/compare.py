@@ -173,7 +173,7 @@ def dataset_blocks(
     for method in order:
         for seed, stored in kept_files(results, "galleries", dataset, method):
             if stored.get("rows"):
-                return [*blocks, *gallery_blocks(place, method, seed, stored)]
+                return [*blocks, make_page_gallery(place, method, seed, stored)]
     return blocks
 
 
@@ -339,13 +339,6 @@ def kept_files(results: Results, what: str, dataset: str, method: str) -> list[t
     return [(seed, stored) for seed, stored in found if stored]
 
 
-def gallery_blocks(place: str, method: str, seed: int, stored: dict[str, Any]) -> list[Block]:
-    """Hard rows with their neighbors: as a gallery of images, or as tables."""
-    gallery = make_page_gallery(place, method, seed, stored)
-    images = any(e.row.image for _, examples in gallery.parts() for e in examples)
-    return [gallery] if images else [*gallery.tables()]
-
-
 def model_document(
     title: str,
     lead: str,
@@ -375,6 +368,6 @@ def model_document(
     blocks = dataset_blocks(Results(rows, kept=predictions), data, whole)
     blocks.append(charts.training_picture(history, f"training of {whole}", data))
     if gallery and gallery["rows"]:
-        blocks += gallery_blocks(data, whole, 0, gallery)
+        blocks.append(make_page_gallery(data, whole, 0, gallery))
     how = Section("How this was measured", [Terms(parts), Words(MEASURED)])
     return Document(title, lead, [Section(data, blocks), how], facts, whole)

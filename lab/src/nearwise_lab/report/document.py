@@ -54,7 +54,7 @@ class Section:
     level: int = 2
 
     def flat(self) -> Iterator[Block]:
-        """Blocks with folds opened."""
+        """Blocks with folds opened, and galleries of table rows as tables."""
         return _flat(self.blocks)
 
 
@@ -62,6 +62,8 @@ def _flat(blocks: Sequence[Block | None]) -> Iterator[Block]:
     for block in blocks:
         if isinstance(block, Fold):
             yield from _flat(block.blocks)
+        elif isinstance(block, Gallery) and not block.holds_images:
+            yield from block.tables()
         elif block is not None:
             yield block
 

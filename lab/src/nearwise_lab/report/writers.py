@@ -9,8 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-
+from nearwise.html import STYLE, environment
 from nearwise.safe_files import plain, write_aside
 from nearwise_lab.report.document import Block, Document, Terms, Words
 from nearwise_lab.report.pdf import document_pdf, picture_files
@@ -77,12 +76,15 @@ def document_html(document: Document) -> str:
     def read(file: str) -> str:
         return (folder / file).read_text(encoding="utf-8")
 
-    environment = Environment(
-        loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.globals |= {"kind_of": lambda block: type(block).__name__}
-    return environment.get_template("page.html.j2").render(
-        document=document, style=read("style.css"), script=read("report.js")
+    return (
+        environment("nearwise_lab.report")
+        .get_template("page.html.j2")
+        .render(
+            document=document,
+            kind_of=lambda block: type(block).__name__,
+            style=STYLE + read("style.css"),
+            script=read("report.js"),
+        )
     )
 
 

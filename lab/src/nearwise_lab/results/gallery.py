@@ -12,6 +12,8 @@ import pandas as pd
 from matplotlib.image import imsave
 
 from nearwise.data import Dataset
+from nearwise.html.card import Card, CardNeighbor, Chip, Face, sureness
+from nearwise.html.numbers import rounded_percent
 from nearwise.safe_files import plain
 from nearwise_lab.results.measures import Cell, Predictions, Table
 
@@ -117,6 +119,7 @@ def _neighbors(explanation: Any) -> list[dict[str, Any]]:
 
 
 MAX_COLUMNS = 8
+MAX_DIFFERENCES = 3  # columns of a neighbor on a card
 MAX_ROWS = 5  # of a table, each with its neighbors
 SIDE = 64  # screen pixels of a small image in the PNG: whole pixels, crisp in every viewer
 
@@ -154,6 +157,35 @@ class Example:
     row: Shown
     neighbors: list[ShownNeighbor]
 
+    def card(self, columns: list[str]) -> Card:
+        """Make a card of the example; a neighbor agrees if it has the true label."""
+        sure = Chip(*sureness(self.confidence), "Predicted probability of the class.")
+        told = Chip(f"true: {self.true}, {rounded_percent(self.true_probability)}", "poor", "")
+        right = Chip("right", "good", "")
+        largest = max((n.weight for n in self.neighbors), default=1.0) or 1.0
+        shown = [
+            CardNeighbor(
+                id=None,
+                label=n.label,
+                weight=n.weight,
+                bar=n.weight / largest,
+                agrees=n.agrees,
+                distance=n.distance,
+                face=Face(n.row.image),
+                differs=self._differences(n, columns),
+            )
+            for n in self.neighbors
+        ]
+        chips = [sure, told if self.why == "wrong" else right]
+        face = Face(self.row.image)
+        return Card("", self.predicted, chips, face, shown, self.null_mass, self.other_mass)
+
+    def _differences(
+        self, neighbor: ShownNeighbor, columns: list[str]
+    ) -> list[tuple[str, str, str]]:
+        pairs = zip(columns, neighbor.row.values, self.row.values, strict=True)
+        return [one for one in pairs if one[1] not in ("", one[2])][:MAX_DIFFERENCES]
+
     @property
     def prediction(self) -> str:
         """Predicted label with its confidence, and the true label of an error."""
@@ -177,6 +209,11 @@ class Gallery:
         unsure = ("where {} was right but unsure", self.uncertain)
         found = [("where {} was wrong", self.wrong), unsure]
         return [part for part in found if part[1]]
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether the examples are images."""
+        return any(e.row.image for _, examples in self.parts() for e in examples)
 
     def tables(self) -> list[Table]:
         """Lay examples that are no images out: each row with its strongest neighbors."""

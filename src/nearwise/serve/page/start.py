@@ -75,18 +75,11 @@ def _things(service: Service) -> list[dict[str, str]]:
         )
     if service.task is classes:
         _, trust = service.trust()
-        pairs = trust.confused(1)
-        for one in pairs.itertuples():
-            said = (
-                f"{one.rows} rows labeled {one.given}, {percent(one.share)} of them, are taken for "
-            )
-            things.append(
-                {
-                    "title": "Classes that are confused",
-                    "text": f"{said}{one.predicted}.",
-                    "link": review_of(one.given, one.predicted),
-                }
-            )
+        for one in trust.confused(1).to_dict("records"):
+            which = f"{_counted(one['rows'], 'row')} labeled {one['given']}"
+            said = f"{which}, {percent(one['share'])} of them, are predicted as {one['predicted']}."
+            link = review_of(one["given"], one["predicted"])
+            things.append({"title": "Classes that are confused", "text": said, "link": link})
     if len(of_kind["group"]):
         what = of_kind["group"].iloc[0]["what"]
         things.append(_thing("A group that is predicted badly", f"{what}.", {"kind": "group"}))

@@ -15,7 +15,7 @@ from sklearn.datasets import load_iris
 import nearwise
 from nearwise.cli.app import app
 from nearwise.serve import Service, create_app
-from nearwise.serve.description import TAGS
+from nearwise.serve.description import PROBLEMS, TAGS
 
 
 def write_reference(folder: Path) -> None:
@@ -58,12 +58,13 @@ def routes(described: dict[str, Any]) -> Iterator[str]:
             yield heading
             yield from _route(one)
     yield "## Problems\n\n| status | reason |\n|---|---|"
-    answers = [answer for _, _, one in found for answer in one["responses"].items()]
-    problems = {status: of["description"] for status, of in answers if status >= "400"}
-    yield from (f"| {status} | {problems[status]} |" for status in sorted(problems))
+    yield from (f"| {status} | {what} |" for status, what in PROBLEMS.items())
     yield "\n## Bodies and answers\n"
     for name, schema in sorted(described["components"]["schemas"].items()):
         yield f"### {name}\n\n{schema.get('description', '')}\n"
+        if "properties" not in schema:
+            yield f"{_kind(schema)}\n"
+            continue
         yield "| member | type | |\n|---|---|---|"
         for member, of in schema["properties"].items():
             about = _about(of, required=member in schema.get("required", ()))
@@ -83,7 +84,7 @@ def _route(one: dict[str, Any]) -> Iterator[str]:
     for body in one.get("requestBody", {}).get("content", {}).values():
         yield f"Body: {_kind(body['schema'])}\n\n```json\n{_as_json(body['example'])}\n```\n"
     for status, answer in one["responses"].items():
-        if status < "400":
+        if status.startswith("2"):
             kinds = (_kind(of["schema"]) for of in answer.get("content", {}).values())
             yield f"Answer: {status}, {', '.join(kinds)}\n"
 
@@ -97,13 +98,15 @@ def _kind(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(map(_kind, schema["anyOf"])))
+    if "anyOf" in schema or "oneOf" in schema:
+        return " or ".join(dict.fromkeys(map(_kind, schema.get("anyOf") or schema["oneOf"])))
     if "enum" in schema:
         return " or ".join(f"`{one}`" for one in schema["enum"])
     kind = schema.get("type", "any")
     if kind == "array":
         return f"array of {_kind(schema.get('items', {}))}"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_kind(schema['additionalProperties'])}"
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 

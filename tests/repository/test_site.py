@@ -58,7 +58,10 @@ def test_routes_are_described_with_their_bodies_and_answers(reference):
     text = "\n".join(reference.routes(reference.openapi()))
     assert "### POST /predict\n" in text and text.index("## Predict") < text.index("## Memory")
     assert re.search(r'"sepal length \(cm\)": \d', text)
-    assert "Body: [Question](#question)\n" in text and "| `Idempotency-Key` | header |" in text
+    assert (
+        "Body: [PredictRequest](#predictrequest)\n" in text
+        and "| `Idempotency-Key` | header |" in text
+    )
     assert "Answer: 200, [Predictions](#predictions)\n" in text
     assert "| `predictions` | array of [Prediction](#prediction) |" in text
     assert re.search(r"^\| 422 \| .+ \|$", text, re.MULTILINE)

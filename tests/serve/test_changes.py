@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from nearwise import review
 from nearwise.estimators import AttnKNNClassifier, LiveModel
-from nearwise.serve import Limits, Service, create_app, service
+from nearwise.serve import Limits, Service, create_app, make_key, read_keys, service
 from tests.estimators.cases import attn_knn
 from tests.forks import in_a_child
 from tests.serve.conftest import json_rows, problem, until
@@ -22,14 +22,16 @@ def test_rows_come_change_and_go_and_are_on_the_disk(client, folder, model):
     assert added.status_code == 201
     ids = added.json()["ids"]
     assert added.json() == {
-        "ids": ids, "evicted": [], "warnings": [], "memory_version": 1,
+        "kind": "add", "ids": ids, "evicted": [], "warnings": [], "memory_version": 1,
     }  # fmt: skip
     shown = client.get(f"/rows/{ids[1]}").json()
     assert shown == {
         "id": ids[1], "label": "no", "weight": 1.0, "row": rows[1], "memory_version": 1,
     }  # fmt: skip
     assert client.patch(f"/rows/{ids[1]}", json={"label": "yes"}).json()["memory_version"] == 2
-    assert client.delete(f"/rows/{ids[2]}").json() == {"ids": [ids[2]], "memory_version": 3}
+    assert client.delete(f"/rows/{ids[2]}").json() == {
+        "kind": "remove", "ids": [ids[2]], "evicted": [], "memory_version": 3,
+    }  # fmt: skip
     there = AttnKNNClassifier.load(folder)  # nothing has been closed yet
     assert len(there.memory_) == n_rows + 2
     proba = client.post("/predict", json={"rows": rows}).json()["predictions"]
@@ -76,6 +78,52 @@ def test_a_request_sent_again_under_its_key_is_made_once(client):
     assert done_once == [client.request(m, u, json=b, headers=h).json() for m, u, b, h in sent_once]
     for method, where, body, _ in sent_once:
         assert "not remembered" in problem(client.request(method, where, json=body), 404)
+
+
+def test_a_request_sent_again_is_answered_with_the_same_warnings(client):
+    body = {"rows": [{"age": 1, "income": 1, "town": "Atlantis"}], "labels": ["yes"]}
+    for path in ("/rows", "/feedback"):
+        sent = {"Idempotency-Key": path}
+        first, again = (client.post(path, json=body, headers=sent).json() for _ in range(2))
+        assert first == again and "Categories that were not" in first["warnings"][0]
+
+
+def test_holders_of_keys_do_not_share_their_idempotency_keys(asked, tmp_path):
+    _, rows = json_rows(2)
+    path = tmp_path / "keys.json"
+    made = {name: make_key(path, name, "write") for name in ("ann", "bob")}
+    with asked(keys=read_keys(path)) as client:
+        ids = []
+        for name, row in zip(made, rows, strict=True):
+            sent = {"Authorization": f"Bearer {made[name]}", "Idempotency-Key": "1"}
+            body = {"rows": [row], "labels": ["yes"]}
+            first, again = (client.post("/rows", json=body, headers=sent) for _ in range(2))
+            assert first.status_code == 201 and first.json() == again.json()
+            ids += first.json()["ids"]
+            other = client.post("/rows", json=body | {"labels": ["no"]}, headers=sent)
+            assert f"'1 of {name}' was used by another request" in problem(other, 409)
+        assert len({*ids}) == 2
+
+
+def test_an_undo_tells_the_new_ids_of_rows_and_what_they_replace(asked, tmp_path):
+    frame, labels = small_table(40, seed=0)
+    settings = {"settings": {"capacity": 40}, "estimator": None, "random_state": 0}
+    AttnKNNClassifier(preset="instant", **settings).fit(frame, labels).save(tmp_path / "m")
+    _, rows = json_rows(1)
+    with asked(tmp_path / "m") as client:
+        client.delete("/rows/3")
+        client.post("/rows", json={"rows": rows, "labels": ["yes"]})
+        undone = client.post("/changes/1/undo").json()
+        (row,), (gone,) = undone["ids"], undone["evicted"]
+        assert undone["kind"] == "add" and client.get(f"/rows/{row}").status_code == 200
+        assert gone != row and client.get(f"/rows/{gone}").status_code == 404
+
+
+def test_a_list_of_changes_has_the_first_ids_of_each(client):
+    _, rows = json_rows(130)
+    ids = client.post("/rows", json={"rows": rows, "labels": ["yes", "no"] * 65}).json()["ids"]
+    (change,) = client.get("/changes").json()["changes"]
+    assert (change["ids"], change["n_ids"]) == (ids[:100], 130)
 
 
 def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(client, folder, model):
@@ -142,7 +190,7 @@ def test_labels_that_look_wrong_are_listed_until_something_is_done(client, model
     client.post(f"/issues/{first}", json={"action": "relabel", "label": suggested})
     assert client.get(f"/rows/{first}").json()["label"] == suggested
     kept = client.post(f"/issues/{second}", json={"action": "keep"})
-    assert kept.json() == {"ids": [second], "memory_version": 2}
+    assert (kept.json()["ids"], kept.json()["memory_version"]) == ([second], 2)
     client.post(f"/issues/{third}", json={"action": "remove"})
     assert "not remembered" in problem(client.get(f"/rows/{third}"), 404)
     left = client.get("/issues").json()
@@ -245,11 +293,16 @@ def test_a_change_that_takes_too_long_says_whether_it_may_be_made(asked, monkeyp
 
     monkeypatch.setattr(LiveModel, "keep", slow)
     with asked(limits=Limits(deadline=0.2)) as client:
+        sent = {"Idempotency-Key": "a"}
         under_way = client.post("/issues/1", json={"action": "keep"})
         waiting = client.post("/issues/2", json={"action": "keep"})
+        named = client.post("/issues/2", json={"action": "keep"}, headers=sent)
         free.set()
-        assert "may still be made" in problem(under_way, 504)
-        assert "was not made" in problem(waiting, 504)
+        assert "may still be made. Look at /changes before" in problem(under_way, 504)
+        assert "was not made. Send it again." in problem(waiting, 504)
+        assert "again under the same Idempotency-Key" in problem(named, 504)
+        for response in (under_way, waiting):  # none was sent
+            assert "Idempotency-Key" not in problem(response, 504)
         until(lambda: client.service.live.version)
         assert client.service.live.kept() == {1}
 

@@ -47,11 +47,144 @@ def test_every_answer_is_an_object_with_typed_members(client):
             assert schema["additionalProperties"] is False
             assert operation["summary"] and "_" not in operation["summary"]
             n_described += 1
-    assert n_described >= 22
+    assert n_described >= 27
     names = described["components"]["schemas"]
     assert {"proba", "neighbors", "memory_version"} <= {
         name for schema in names.values() for name in schema.get("properties", ())
     }
+
+
+def parts_of(schema):
+    """Every part of a schema that describes a value."""
+    yield schema
+    nested = [*schema.get("properties", {}).values()]
+    for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        nested += schema.get(name, [])
+    nested += [
+        schema[name]
+        for name in ("items", "additionalProperties")
+        if isinstance(schema.get(name), dict)
+    ]
+    for one in nested:
+        yield from parts_of(one)
+
+
+def references(part):
+    if isinstance(part, dict):
+        yield from ([part["$ref"]] if isinstance(part.get("$ref"), str) else [])
+        part = part.values()
+    if isinstance(part, dict | list) or type(part).__name__ == "dict_values":
+        for one in part:
+            yield from references(one)
+
+
+def found_at(described, reference):
+    part = described
+    for name in reference.removeprefix("#/").split("/"):
+        part = part[name]
+    return part
+
+
+def test_every_reference_leads_to_a_part_and_every_part_has_a_type(client):
+    described = client.get("/openapi.json").json()
+    referred = {*references(described)}
+    assert len(referred) > 40
+    for reference in referred:
+        assert found_at(described, reference)
+    used = {one.rpartition("/")[2] for one in referred if "/schemas/" in one}
+    schemas = described["components"]["schemas"]
+    assert used == schemas.keys()  # nothing is left over either
+    free = {("InputTensor", "data"), ("OutputWish", "parameters")}  # the protocol leaves them open
+    for name, schema in schemas.items():
+        for member, about in schema.get("properties", {}).items():
+            for part in parts_of(about):
+                typed = {"type", "$ref", "anyOf", "oneOf", "enum", "const"} & part.keys()
+                assert typed or (name, member) in free, (name, member)
+            assert "default" not in about, (name, member)  # generators take it for required
+
+
+def test_operations_have_names_for_clients_and_problems_are_described_once(client):
+    described = client.get("/openapi.json").json()
+    operations = [one for path in described["paths"].values() for one in path.values()]
+    names = [one["operationId"] for one in operations]
+    assert len({*names}) == len(names) and all(one.isidentifier() for one in names)
+    assert {"predict", "explain", "add_rows", "undo_change", "get_model", "review"} <= {*names}
+    tags = [one["name"] for one in described["tags"]]
+    assert all(one["tags"][0] in tags for one in operations)
+    for one in operations:
+        others = one["responses"].keys() - two_hundreds(one).keys()
+        assert others == {"default"}
+        assert one["responses"]["default"] == {"$ref": "#/components/responses/Problem"}
+        for parameter in one.get("parameters", ()):
+            assert parameter["description"], (one["operationId"], parameter["name"])
+    shared = described["components"]["responses"]["Problem"]
+    schema = shared["content"]["application/problem+json"]["schema"]
+    schema |= {"components": described["components"]}
+    for refused in (
+        client.get("/rows/100000"),
+        client.post("/predict", json={"rows": [], "x": 1}),
+        client.post("/v2/models/table/infer", json={}),
+        client.get("/nothing"),
+    ):
+        assert f"- {refused.status_code}: " in shared["description"]
+        jsonschema.validate(refused.json(), schema)
+    assert described["servers"][0]["url"] == "/"
+
+
+def test_a_body_holds_rows_in_exactly_one_form(client):
+    described = client.get("/openapi.json").json()
+    forms = {
+        "rows": [{"age": 1, "income": None, "town": "Rome"}],
+        "features": [[1, None]],
+        "images": ["aGVsbG8="],
+        "remembered": 3,
+    }
+    n_bodies = 0
+    for path in ("/predict", "/explain", "/rows", "/feedback", "/map"):
+        content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        more = {"labels": ["no"]} if path in ("/rows", "/feedback") else {}
+        checked = jsonschema.Draft202012Validator(
+            content["schema"] | {"components": described["components"]}
+        )
+        known = [one for one in forms if one != "remembered" or path == "/explain"]
+        assert not checked.is_valid(more)
+        for one in known:
+            assert checked.is_valid(more | {one: forms[one]}), (path, one)
+            assert not checked.is_valid(more | {one: None})
+            for other in {*forms} - {one}:
+                assert not checked.is_valid(more | {one: forms[one], other: forms[other]})
+        n_bodies += 1
+    assert n_bodies == 5
+
+
+def test_what_is_there_on_request_is_optional_and_the_rest_required(client):
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    optional = {
+        name: {*schema["properties"]} - {*schema.get("required", ())}
+        for name, schema in schemas.items()
+        if "properties" in schema
+    }
+    assert optional["Prediction"] == optional["Explanation"] == {"set", "novelty_p", "accepted"}
+    assert optional["Neighbor"] == {"column_shares"}
+    assert optional["Predictions"] == optional["Explanations"] == {"selection"}
+    assert optional["MemoryMap"] == {"doubt"}
+    assert optional["Changed"] == optional["ClassifierSummary"] == set()
+    assert schemas["Change"]["properties"]["time"]["format"] == "date-time"
+    for name in ("started", "finished"):
+        kinds = schemas["Job"]["properties"][name]["anyOf"]
+        assert {"type": "string", "format": "date-time"} in kinds
+
+
+def test_a_key_is_described_where_one_is_needed(asked, tmp_path):
+    make_key(tmp_path / "keys.json", "one", "read")
+    for keys in ((), read_keys(tmp_path / "keys.json")):
+        with asked(keys=keys) as client:
+            described = client.get("/openapi.json").json()
+            for path, operations in described["paths"].items():
+                for operation in operations.values():
+                    is_open = not keys or path.startswith("/v2/health")
+                    assert ("security" in operation) != is_open
+            assert ("securitySchemes" in described["components"]) == bool(keys)
 
 
 def test_answers_are_as_they_are_described(client):
@@ -78,7 +211,11 @@ def test_answers_are_as_they_are_described(client):
     asked("POST", "/changes/{version}/undo", version=5)
     asked("GET", "/changes")
     asked("GET", "/issues")
-    asked("GET", "/map")
+    for path in ("/model", "/review", "/review/effect", "/trust", "/map"):
+        asked("GET", path)
+    asked("POST", "/map", {"rows": [row]})
+    what_if = {"without": [4], "relabel": {"5": "no"}, "column_shares": True}
+    asked("POST", "/explain", {"remembered": 3} | more | what_if)
     found = client.get("/map", params={"doubt": True})
     holds(described, "get", "/map", found)
     for path in ("/v2", "/v2/health/live", "/v2/health/ready"):
@@ -142,7 +279,7 @@ def test_the_example_of_each_body_is_of_this_model_and_is_answered(asked, folder
                 holds(described, method, path, found)
                 assert not found.json().get("warnings"), found.text
                 n_asked += 1
-        assert n_asked == 7
+        assert n_asked == 8
 
 
 def test_where_keys_are_needed_the_description_shows_nothing_of_the_model(asked, tmp_path):

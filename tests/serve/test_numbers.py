@@ -112,7 +112,8 @@ def test_what_only_classes_have_and_what_is_no_number_is_refused(client, url, ch
 
 
 def test_what_only_classes_have_elsewhere_is_refused_by_a_sentence(client):
-    assert "GET /feedback" in problem(client.get("/page/trust/view"), 422)
+    for path in ("/trust", "/page/trust/view"):
+        assert "GET /feedback" in problem(client.get(path), 422)
     assert "no classes" in problem(client.delete("/rows/3?forget_classes=true"), 422)
 
 
@@ -236,14 +237,17 @@ def test_answers_and_examples_are_as_they_are_described(client):
                 found = client.request(method, path.format(**given), json=content["example"])
                 holds(described, method, path, found)
                 n_asked += 1
-    assert n_asked == 7
+    assert n_asked == 8
     more = {"confidence": 0.8, "novelty": True, "quantiles": [0.1, 0.9]}
     for path in ("/predict", "/explain"):
         answer = client.post(path, json={"rows": rows()} | more)
         holds(described, "post", path, answer)
         answer = client.post(path, json={"rows": rows(), "max_width": 100.0})
         holds(described, "post", path, answer)
-    for path in ("/feedback", "/map", "/changes", "/issues", "/v2/models/{model}"):
+    what_if = {"without": [4], "relabel": {"5": 99.5}, "column_shares": True}
+    holds(described, "post", "/explain", client.post("/explain", json={"remembered": 3} | what_if))
+    whole = ("/model", "/review", "/review/effect", "/v2/models/{model}")
+    for path in ("/feedback", "/map", "/changes", "/issues", *whole):
         found = client.get(path.format(model="table"))
         jsonschema.validate(found.json(), schema_of(described, "get", path))
     found = client.get("/rows/5")
@@ -276,6 +280,32 @@ def test_a_client_sees_the_fields_of_its_own_task_only(client, asked, saved):
     with asked(saved / "table") as other:
         classes = names_in(other)
     assert of_classes <= classes and classes & of_numbers == set()
+
+
+def test_the_summary_has_the_range_of_targets_and_the_crps(client, model):
+    found, y = client.get("/model").json(), table()[1][:120]
+    assert (found["task"], found["target_name"]) == ("regression", "progression")
+    assert found["range"] == [y.min(), y.max()]
+    crps = found["quality"]["crps"]
+    assert crps["estimate"] == pytest.approx(model.report_.left_out_crps, rel=0.1)
+    assert crps["low"] < crps["estimate"] < crps["high"]
+
+
+def test_a_remembered_row_is_explained_without_itself_and_with_another_target(client):
+    X = table()[0]
+    body = {"remembered": 5, "n_neighbors": 60}
+    (usual,) = client.post("/explain", json=body).json()["predictions"]
+    first = usual["neighbors"][0]["id"]
+    body |= {"relabel": {str(first): 300.0}}
+    (found,) = client.post("/explain", json=body).json()["predictions"]
+    for one, target in ((usual, None), (found, 300.0)):
+        changed = AttnKNNRegressor.load(client.service.live.folder)
+        if target is not None:
+            changed.relabel([first], [target])
+        changed.remove([5])
+        assert one["prediction"] == pytest.approx(changed.predict(X[5:6])[0], rel=1e-5)
+    assert {one["id"]: one["target"] for one in found["neighbors"]}[first] == 300.0
+    assert client.get("/changes").json()["changes"] == []
 
 
 def test_metadata_and_metrics_say_what_is_predicted(client):

@@ -10,7 +10,7 @@ import pytest
 from nearwise.estimators.memory_map import memory_map
 from nearwise.serve import Limits, service
 from nearwise.serve.layouts import AbandonedError, Layouts
-from nearwise.serve.page import routes
+from nearwise.serve.page import ask as page_ask
 from nearwise.serve.page.asking import answer
 from tests.serve.conftest import json_rows, until
 from tests.serve.test_page import neighbors_of
@@ -47,6 +47,7 @@ def test_a_service_that_gets_ready_predicts_and_says_how_far_it_is(asked, slow):
 
 def test_a_question_while_a_service_gets_ready_is_asked_again_until_it_is_answered(asked, slow):
     with asked(limits=Limits(deadline=0.2)) as client:
+        until(lambda: (step_of(client) or {}).get("progress") == 0.5)
         form = FORM | {"off": ["3", "4"], "as.5": "1"}
         part = client.post("/page/ask/answer", json=form)
         assert part.status_code == 200
@@ -80,7 +81,7 @@ def test_a_question_that_always_takes_longer_than_the_deadline_is_worked_on_once
         time.sleep(0.5)
         return answer(version, form)
 
-    monkeypatch.setattr(routes, "answer", slowly)
+    monkeypatch.setattr(page_ask, "answer", slowly)
     with asked(limits=Limits(deadline=0.15)) as client:
         until(lambda: step_of(client) is None)
         until(lambda: neighbors_of(client.post("/page/ask/answer", json=FORM).text))

@@ -28,7 +28,6 @@ from nearwise.estimators.uncertainty.conformal import (
     check_penalty,
     nonconformity,
     p_values,
-    rows_needed,
     sets_from_p_values,
 )
 from nearwise.estimators.uncertainty.explain import (
@@ -195,8 +194,7 @@ class Query:
 
     def can_judge(self, confidence: float = SET_CONFIDENCE) -> bool:
         """Whether there are enough calibration rows for sets of a confidence."""
-        n_rows = float(self.calibration_rows().truth.sum())
-        return round(n_rows, 1) >= rows_needed(confidence)
+        return self.calibration_rows().can_judge(confidence)
 
     def selection(
         self,

@@ -1,15 +1,16 @@
-"""Response models of all routes, as described in /openapi.json."""
+"""Answers about predictions, rows and changes, as /openapi.json describes them."""
 
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
 
 from nearwise.estimators.storage.journaling import Judged
 from nearwise.serve.bodies import CELL, LABEL
 
 Label = Annotated[Any, WithJsonSchema(LABEL)]
-Row = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": CELL})]
-ByClass = dict[str, float]  # probabilities
+Cell = Annotated[Any, WithJsonSchema(CELL)]
+MOST_IDS = 100  # ids of a change in a list of changes
 
 
 class Answer(BaseModel):
@@ -21,78 +22,97 @@ class Answer(BaseModel):
 class Versioned(Answer):
     """A response that refers to one version of the memory."""
 
-    memory_version: int = Field(description="Changes since the fit.")
+    memory_version: int = Field(description="Number of changes since the fit.")
+
+
+def on_request(about: str) -> Any:
+    """Declare a member of an answer that is there only if the request asks for it."""
+    return Field(default_factory=dict, description=about)  # described as optional, without default
 
 
 # --- predictions --------------------------------------------------------------------------------
 
 
+class Row(RootModel[dict[str, Cell]]):
+    """A row of a table: column to value, null for a missing one."""
+
+
+class Probabilities(RootModel[dict[str, float]]):
+    """Probability of each class."""
+
+
 class Prediction(Answer):
-    """Prediction of one row; the last three on request."""
+    """Prediction of one row."""
 
-    label: Label
-    proba: ByClass
-    set: list[Label] = Field([], description="Classes that hold the true one with `confidence`.")
-    novelty_p: float = Field(1.0, description="Out-of-distribution p-value.")
-    accepted: bool = Field(True, description="Whether to act on the prediction.")
+    label: Label = Field(description="The most probable class.")
+    proba: Probabilities
+    set: list[Label] = on_request("Classes that hold the true one with `confidence`.")
+    novelty_p: float = on_request("Out-of-distribution p-value.")
+    accepted: bool = on_request("Whether to act on the prediction.")
 
 
-class NeighborSeen(Answer):
+class ColumnShares(RootModel[dict[str, float]]):
+    """Share of each column in the distance between two rows, largest first; 0 is left out."""
+
+
+class Neighbor(Answer):
     """A remembered row that a prediction used."""
 
     id: int
     label: Label
     weight: float = Field(description="Share of the attention.")
     distance: float
-    proba_without: ByClass = Field(description="The prediction without this neighbor.")
+    proba_without: Probabilities = Field(description="The prediction without this neighbor.")
     row: Row
+    column_shares: ColumnShares = on_request("What the row and the neighbor differ by.")
 
 
-class Explained(Prediction):
-    """Prediction of one row, its two components, and its neighbors, largest weight first."""
+class Explanation(Prediction):
+    """Prediction of one row, its two parts, and its neighbors, largest weight first."""
 
-    base_proba: ByClass
-    neighbor_proba: ByClass
+    base_proba: Probabilities = Field(description="Prediction of the base alone.")
+    neighbor_proba: Probabilities = Field(description="Prediction of the neighbors alone.")
     null_mass: float = Field(description="Share of the attention that went to no neighbor.")
-    neighbors: list[NeighborSeen]
+    neighbors: list[Neighbor]
 
 
-class SelectionSeen(Answer):
+class Selection(Answer):
     """Rule that selects the predictions to act on."""
 
-    threshold: float | None
-    expected_risk: float | None
-    risk_bound: float | None
-    confidence: float
+    threshold: float | None = Field(description="Lowest confidence of an accepted prediction.")
+    expected_risk: float | None = Field(description="Expected share of wrong ones among them.")
+    risk_bound: float | None = Field(description="Upper bound of that share.")
+    confidence: float = Field(description="Of the bound.")
 
 
 class Predictions(Versioned):
     """Predictions in the order of the rows."""
 
     predictions: list[Prediction]
-    selection: SelectionSeen | None = None
+    selection: Selection = on_request("How the accepted predictions were selected.")
     warnings: list[str] = Field(description="What of the rows was read as something else.")
 
 
 class Explanations(Predictions):
     """Explained predictions in the order of the rows."""
 
-    predictions: list[Explained]  # type: ignore[assignment]
+    predictions: list[Explanation]  # type: ignore[assignment]
 
 
-# --- memory and review --------------------------------------------------------------------------
+# --- rows and changes ---------------------------------------------------------------------------
 
 
 class Changed(Versioned):
-    """A completed change; `ids` are the affected rows."""
+    """A completed change."""
 
-    ids: list[int]
+    kind: str = Field(description="add, feedback, relabel, remove or keep; refresh.")
+    ids: list[int] = Field(description="Changed rows; rows that an undo adds again have new ids.")
+    evicted: list[int] = Field(description="Rows that were forgotten for the capacity.")
 
 
 class Added(Changed):
     """Added rows."""
 
-    evicted: list[int] = Field(description="Rows that were forgotten for the capacity.")
     warnings: list[str] = Field(description="What of the rows was read as something else.")
 
 
@@ -103,19 +123,19 @@ class Feedback(Added):
 
 
 class FeedbackSummary(Versioned):
-    """Quality of the predictions of all feedback rows."""
+    """Quality of the predictions of all feedback rows; null where no row has the measure."""
 
     rows: int
     accuracy: float | None
-    nll: float | None
-    new_classes: int
-    ece: float | None
-    coverage: float | None
-    drift_evidence: float | None
+    nll: float | None = Field(description="Mean negative log-likelihood of known classes.")
+    new_classes: int = Field(description="Rows of a class that was new.")
+    ece: float | None = Field(description="Expected calibration error.")
+    coverage: float | None = Field(description="Share of 90 % sets that hold the true class.")
+    drift_evidence: float | None = Field(description="From 100 on, new rows differ from known.")
 
 
-class Remembered(Versioned):
-    """A remembered row."""
+class RememberedRow(Versioned):
+    """A remembered row; pixels are left out."""
 
     id: int
     label: Label
@@ -123,39 +143,24 @@ class Remembered(Versioned):
     row: Row
 
 
-class ChangeSeen(Answer):
+class Change(Answer):
     """A change of the memory."""
 
     version: int
-    time: Any = Field(description="When it was made.")
+    time: datetime
     kind: str
-    ids: list[int]
-    undoes: int | None
+    ids: list[int] = Field(description=f"Changed rows; the first {MOST_IDS}.")
+    n_ids: int = Field(description="Number of changed rows.")
+    undoes: int | None = Field(description="Version of the change that it reversed.")
 
 
 class Changes(Versioned):
     """The newest changes, newest first."""
 
-    changes: list[ChangeSeen]
+    changes: list[Change]
 
 
-class Issue(BaseModel):
-    """A remembered row with a suspected wrong label."""
-
-    id: int
-    given: Label
-    suggested: Label
-    suspicion: float
-
-
-class Issues(Versioned):
-    """Rows with suspected wrong labels, most suspicious first; `n_issues` counts all."""
-
-    issues: list[Issue]
-    n_issues: int
-
-
-class MapSeen(Versioned):
+class MemoryMap(Versioned):
     """Remembered rows in two dimensions, one entry of each list per row."""
 
     id: list[int]
@@ -163,100 +168,18 @@ class MapSeen(Versioned):
     x: list[float]
     y: list[float]
     version: list[int] = Field(description="Change with which a row came; 0 with the fit.")
-    explained_variance: list[float] | None
-    doubt: list[float | None] = Field([], description="Probability that a label is wrong.")
+    explained_variance: list[float] | None = Field(description="By the two axes of PCA.")
+    doubt: list[float | None] = on_request("Probability that a label is wrong.")
 
 
-# --- jobs and health ----------------------------------------------------------------------------
+class MapPoint(Answer):
+    """A row in the coordinates of the map."""
+
+    x: float
+    y: float
 
 
-class Started(Answer):
-    """A job that was started."""
+class MapPoints(Versioned):
+    """Points of new rows on the map, in the order of the rows."""
 
-    job: int
-    status: str = Field(description="Where to look at its progress.")
-
-
-class JobSeen(Answer):
-    """Progress of a job."""
-
-    id: int
-    kind: str
-    state: Literal["waiting", "running", "done", "failed"]
-    started: float | None
-    finished: float | None
-    memory_version: int | None
-    problem: str | None
-
-
-class Live(Answer):
-    """Whether the service runs."""
-
-    live: bool
-
-
-class Step(Answer):
-    """Preparation step of a service that has just started."""
-
-    step: str
-    progress: float
-
-
-class Ready(Answer):
-    """Whether the service can answer requests."""
-
-    ready: bool
-    getting_ready: Step | None
-
-
-# --- the Open Inference Protocol ----------------------------------------------------------------
-
-
-class Server(Answer):
-    """Server metadata."""
-
-    name: str
-    version: str
-    extensions: list[str]
-
-
-class TensorMetadata(Answer):
-    """Name, data type and shape of an input or output tensor."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class ModelMetadata(Answer):
-    """Inputs and outputs of the model."""
-
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[TensorMetadata]
-    outputs: list[TensorMetadata]
-    parameters: dict[str, list[str]]
-
-
-class ModelReady(Answer):
-    """Whether the model can answer requests."""
-
-    name: str
-    ready: bool
-
-
-class OutputTensor(TensorMetadata):
-    """An output tensor with data."""
-
-    data: list[Any]
-
-
-class InferAnswer(Answer):
-    """Predictions as tensors."""
-
-    model_name: str
-    model_version: str
-    id: str = ""
-    parameters: dict[str, int | str] = Field(description="memory_version, and any warnings.")
-    outputs: list[OutputTensor]
+    points: list[MapPoint]

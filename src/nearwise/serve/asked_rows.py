@@ -41,7 +41,8 @@ class Answers:
 
     `values` are the requested outputs by their Open Inference Protocol names, each (n, ...);
     `explanations` one per row, or None; `selection` of all requests that were answered together;
-    `warnings` about values that were converted. `classes` is None for regression.
+    `warnings` about values that were converted. `classes` is None for regression. `column_shares`
+    have an entry per neighbor of each explanation.
     """
 
     version: int
@@ -50,6 +51,7 @@ class Answers:
     selection: dict[str, Any] | None = None
     warnings: Sequence[str] = ()
     classes: np.ndarray | None = None
+    column_shares: list[list[dict[str, float]]] | None = None
 
     def of_rows(self, rows: slice, warnings: Sequence[str]) -> "Answers":
         """Return the answers of some rows, with the warnings about these rows."""
@@ -67,6 +69,9 @@ class Answers:
         for record, one in zip(records, self.explanations, strict=True):
             shown = one.to_dict()
             record |= {name: shown[name] for name in shown if name not in {*record, "prediction"}}
+        for record, of_row in zip(records, self.column_shares or (), strict=False):
+            for neighbor, shares in zip(record["neighbors"], of_row, strict=True):
+                neighbor["column_shares"] = shares
         return records
 
     def _in_json(self, name: str) -> list[Any]:

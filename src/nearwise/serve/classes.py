@@ -2,28 +2,43 @@
 
 from typing import Any
 
+import numpy as np
+
 from nearwise.estimators.live import Version
 from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.query import Query
+from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows
+from nearwise.metrics.calibration import wilson_interval
+from nearwise.metrics.scores import NLL_CLIP
 from nearwise.serve import answers as described
-from nearwise.serve import bodies, protocol
+from nearwise.serve import bodies, measures, protocol
 from nearwise.serve.asked_rows import Answers, Ask
+from nearwise.serve.measures import LEVEL, estimate
 
 TASK, LABEL = "classification", "label"
-Question, WhyQuestion = bodies.Question, bodies.WhyQuestion
-Labelled, NewLabel, Decision = bodies.Labelled, bodies.NewLabel, bodies.Decision
+PredictRequest, ExplainRequest = bodies.PredictRequest, bodies.ExplainRequest
+LabeledRows, NewLabel, Decision = bodies.LabeledRows, bodies.NewLabel, bodies.Decision
 InferRequest = protocol.InferRequest
 Predictions, Explanations = described.Predictions, described.Explanations
-Remembered, MapSeen = described.Remembered, described.MapSeen
+RememberedRow, MemoryMap = described.RememberedRow, described.MemoryMap
 Feedback, FeedbackSummary = described.Feedback, described.FeedbackSummary
+ModelSummary, Issues, Review = measures.ClassifierSummary, measures.Issues, measures.Review
 _BOUND_CONFIDENCE = 0.95  # of the upper bound on the error rate
 _OF_SELECTION = ("threshold", "expected_risk", "risk_bound", "confidence")
-BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
+BODIES = (
+    bodies.PlaceRequest, PredictRequest, ExplainRequest, LabeledRows, NewLabel, Decision,
+    InferRequest,
+)  # fmt: skip
 
 
-def answers(version: Version, requests: list[Any], ask: Ask) -> Answers:
-    """Compute the requested outputs for the encoded rows of some requests."""
-    query: Query = version.query(requests, explain=ask.n_neighbors or False)
+def answers(version: Version, requests: list[Any], ask: Ask, judged_by: Any = None) -> Answers:
+    """Compute the requested outputs for the encoded rows of some requests.
+
+    `judged_by`: calibration rows of another version, see `Query`.
+    """
+    n_shown = ask.n_neighbors or False
+    query: Query = version.query(requests, explain=n_shown, judged_by=judged_by)
     proba, labels, chosen = query.proba(), query.model.classes, None
     values = {"label": labels[proba.argmax(axis=1)], "proba": proba}
     if ask.confidence is not None:
@@ -52,4 +67,29 @@ def outputs(fitted: FittedClassifier) -> protocol.Outputs:
         **dict.fromkeys(("neighbor_weight", "neighbor_distance"), ("FP64", [-1, -1])),
         "prediction_set": ("BOOL", by_class),
         "act": ("BOOL", [-1]),
+    }
+
+
+def summary(fitted: FittedClassifier) -> dict[str, Any]:
+    """Return the classes with their rows, and the quality on the calibration rows."""
+    counts = zip(fitted.classes.tolist(), fitted.rows_per_class.tolist(), strict=True)
+    return {
+        "classes": [{"label": label, "n_rows": n_rows} for label, n_rows in counts],
+        "quality": _quality(known_rows(fitted)),
+    }
+
+
+def _quality(rows: CalibrationRows) -> dict[str, Any] | None:
+    """Return accuracy and NLL with intervals; rows of a group count as one."""
+    n_rows = len(rows.labels)
+    if not n_rows:
+        return None
+    n_units = n_rows if rows.groups is None else len(np.unique(rows.groups))
+    proba = rows.parts.proba[np.arange(n_rows), rows.labels]
+    accuracy = float(rows.correct.mean())
+    (low,), (high,) = wilson_interval(np.array([accuracy]), np.array([float(n_units)]), LEVEL)
+    return {
+        "n_rows": n_rows,
+        "accuracy": {"estimate": accuracy, "low": float(low), "high": float(high)},
+        "nll": estimate(-np.log(np.clip(proba, NLL_CLIP, 1)), n_units),
     }

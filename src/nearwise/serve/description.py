@@ -1,47 +1,45 @@
 """Documentation of the HTTP interface: /openapi.json with examples of this model, and /docs."""
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Literal
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse, Response
 
+from nearwise.serve.bodies import Rows
 from nearwise.serve.examples import a_remembered_id, examples
+from nearwise.serve.problems import Problem
 from nearwise.serve.service import Service
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": what,
-        "content": {
-            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-        },
-    }
-    for status, what in {
-        400: "The body is not JSON.",
-        401: "A key is missing or unknown.",
-        403: "The key may not do that, or the request comes from elsewhere.",
-        404: "There is no such row, change or job.",
-        408: "The body did not come in time.",
-        409: "The Idempotency-Key was used by another request.",
-        413: "Too many rows or bytes.",
-        415: "The body is of another type than JSON.",
-        422: "The model cannot take these rows, or does not support this.",
-        429: "Too many requests wait; Retry-After says when to try again.",
-        501: "An extra is not installed.",
-        503: "The model cannot be changed now, or its folder not be used.",
-        504: "The answer took longer than the deadline.",
-    }.items()
+PROBLEMS = {
+    400: "The body is not JSON.",
+    401: "A key is missing or unknown.",
+    403: "The key may not do that, or the request comes from elsewhere.",
+    404: "There is no such row, change or job.",
+    408: "The body did not come in time.",
+    409: "The Idempotency-Key was used by another request.",
+    413: "Too many rows or bytes.",
+    415: "The body is of another type than JSON.",
+    422: "The model cannot take these rows, or does not support this.",
+    429: "Too many requests wait; Retry-After says when to try again.",
+    500: "A fault of nearwise; the log of the service says more.",
+    501: "An extra is not installed.",
+    503: "The model cannot be changed now, or its folder not be used.",
+    504: "The answer took longer than the deadline.",
 }
-_PROBLEM_SCHEMA = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
+_PROBLEM = {
+    "description": "A problem; `status` says of which kind:\n\n"
+    + "\n".join(f"- {status}: {what}" for status, what in PROBLEMS.items()),
+    "headers": {
+        "Retry-After": {
+            "description": "Seconds to wait, with 429 and 503.",
+            "schema": {"type": "integer"},
+        }
     },
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 _DOCS_PAGE = """<!doctype html>
 <html lang="en">
@@ -60,15 +58,22 @@ _DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
     "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-TAGS = ("predict", "memory", "review", "jobs", "open inference protocol")  # in this order
+TAGS = {  # in this order
+    "predict": "Predictions, and the neighbors behind them.",
+    "memory": "Remembered rows, and changes of them.",
+    "review": "Rows to check, decisions about them, and the map.",
+    "model": "What is served, and how far to trust it.",
+    "jobs": "Background work and metrics.",
+    "open inference protocol": "Version 2 of the protocol: health, metadata, tensors.",
+}
 REF = "#/components/schemas/{model}"
 
 
-def add_documentation(app: FastAPI, service: Service, name: str, *, shows_model: bool) -> None:
+def add_documentation(app: FastAPI, service: Service, name: str, *, has_keys: bool) -> None:
     """Serve /openapi.json, and /docs without any network access.
 
-    `shows_model`: whether the example requests use columns, labels and ids of the model. The
-    description is public, so a service with keys leaves them out.
+    The description is public. A service with keys leaves out the examples, which use columns,
+    labels and ids of the model.
     """
     static = files("fastapi_offline").joinpath("static")
     policy = {"Content-Security-Policy": _DOCS_POLICY}
@@ -90,17 +95,62 @@ def add_documentation(app: FastAPI, service: Service, name: str, *, shows_model:
     def openapi() -> dict[str, Any]:
         is_new, schema = app.openapi_schema is None, described()
         if is_new:
-            _, parts = models_json_schema(
-                [(one, "validation") for one in service.task.BODIES], ref_template=REF
-            )
-            schema["components"]["schemas"] |= parts["$defs"] | {"Problem": _PROBLEM_SCHEMA}
-            for operation in (one for path in schema["paths"].values() for one in path.values()):
-                operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
-        if shows_model:
+            _complete(schema, service.task.BODIES, has_keys=has_keys)
+        if not has_keys:
             _show_model(schema, service, name)  # each time, since a row may be removed
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _complete(schema: dict[str, Any], bodies: Sequence[type[BaseModel]], *, has_keys: bool) -> None:
+    """Add the bodies, which routes parse themselves, and the one response to all errors."""
+    kinds: Any = [(one, "validation") for one in (*bodies, Problem)]
+    parts = models_json_schema(kinds, ref_template=REF)[1]["$defs"]
+    for part in parts.values():
+        _without_defaults(part)
+    for body in bodies:
+        parts |= _of_each_form(body, parts[body.__name__])
+    components = schema["components"]
+    components["schemas"] |= parts
+    components["responses"] = {"Problem": _PROBLEM}
+    for part in components["schemas"].values():
+        for about in part.get("properties", {}).values():
+            about.pop("title", None)  # the name once more
+    if not has_keys:
+        components.pop("securitySchemes")
+    for operation in (one for path in schema["paths"].values() for one in path.values()):
+        operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
+        operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
+        if not has_keys:
+            operation.pop("security", None)
+
+
+def _without_defaults(part: dict[str, Any]) -> None:
+    """Move defaults to the descriptions: generators take a member with a default for required."""
+    for about in part.get("properties", {}).values():
+        default = about.pop("default", None)
+        if default and not isinstance(default, bool | dict):
+            about["description"] = f"{about.get('description', '')} Default: {default}.".lstrip()
+
+
+def _of_each_form(body: type[BaseModel], whole: dict[str, Any]) -> dict[str, Any]:
+    """Describe a body with rows as one of several, by the form of the rows."""
+    if not issubclass(body, Rows):
+        return {}
+    schemas = {}
+    for form in body.forms:
+        left_out = {*body.forms, *([] if form == "images" else ["resize"])} - {form}
+        members = {name: of for name, of in whole["properties"].items() if name not in left_out}
+        given = {name: of for name, of in members[form].items() if name != "anyOf"}
+        members[form] = given | members[form]["anyOf"][0]  # not null
+        if form == "rows":
+            members[form]["items"] = {"$ref": REF.format(model="Row")}
+        title = f"{body.__name__}Of{form.title()}"
+        required = [form, *whole.get("required", ())]
+        schemas[title] = whole | {"title": title, "properties": members, "required": required}
+    each = [{"$ref": REF.format(model=title)} for title in schemas]
+    return schemas | {body.__name__: {"description": whole["description"], "oneOf": each}}
 
 
 def _show_model(schema: dict[str, Any], service: Service, name: str) -> None:

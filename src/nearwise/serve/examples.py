@@ -25,9 +25,10 @@ def examples(version: Version, task: Any) -> dict[str, Any]:
     row, tensors = (_image_row if is_image else _table_row)(version, model_inputs(version))
     found: dict[str, Any] = plain(
         {
-            "Question": row,
-            "WhyQuestion": row | {"n_neighbors": 3},
-            "Labelled": row | {f"{task.LABEL}s": [label]},
+            "PlaceRequest": row,
+            "PredictRequest": row,
+            "ExplainRequest": row | {"n_neighbors": 3},
+            "LabeledRows": row | {f"{task.LABEL}s": [label]},
             "NewLabel": {task.LABEL: label},
             "Decision": {"action": "keep"},
             "InferRequest": {"inputs": tensors},

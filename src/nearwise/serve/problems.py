@@ -4,11 +4,11 @@ import json
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -19,6 +19,28 @@ from nearwise.serve.batching import QueueFullError
 _LOG = logging.getLogger("nearwise.serve")
 _SHOWN = 10  # mistakes of a body
 RETRY_AFTER = 1  # seconds
+
+
+class Mistake(BaseModel):
+    """A mistake in a body."""
+
+    at: str = Field(description="Path of the member, such as rows.0.")
+    what: str
+
+
+class Problem(BaseModel):
+    """Why a request was not answered (RFC 9457)."""
+
+    type: Literal["about:blank"]
+    title: str = Field(description="Name of the status.")
+    status: int = Field(description="HTTP status.")
+    detail: str = Field(description="What was wrong, what was seen, and what to do.")
+    errors: list[Mistake] = Field(
+        default_factory=list, description=f"Mistakes of an invalid body; the first {_SHOWN}."
+    )
+    error: str = Field(
+        default_factory=str, description="The detail once more, under /v2 (its protocol)."
+    )
 
 
 class ProblemError(HTTPException):

@@ -11,8 +11,9 @@ from nearwise.estimators.inputs.images import ImageEncoder
 from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.live import Version
 from nearwise.serve.asked_rows import Answers, Ask
-from nearwise.serve.bodies import Few, Neighbors, Share, check_columns
+from nearwise.serve.bodies import Few, Neighbors, Share
 from nearwise.serve.problems import ProblemError
+from nearwise.serve.rows import check_columns
 
 _BITS = (8, 16, 32, 64)
 _DTYPES: dict[str, Any] = {
@@ -38,10 +39,10 @@ class _Open(BaseModel):
 class InputTensor(_Open):
     """One tensor: a column of the table, "features", or "image"."""
 
-    name: str
+    name: str = Field(description='A column, "features" or "image".')
     shape: Annotated[list[Size], Field(fail_fast=True, min_length=1, max_length=4)]
-    datatype: str
-    data: list[Any]
+    datatype: str = Field(description="BOOL, BYTES, FP64, INT64, UINT8 and the like.")
+    data: list[Any] = Field(description="The values, flat or nested by row.")
 
 
 class OutputWish(_Open):
@@ -54,10 +55,12 @@ class OutputWish(_Open):
 class Parameters(_Open):
     """Options of a query; the defaults apply if an output needs them."""
 
-    n_neighbors: Neighbors = 5
-    confidence: Share = 0.9
-    coverage: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_risk: Share | None = None
+    n_neighbors: Neighbors = Field(default=5, description="Most neighbors per row.")
+    confidence: Share = Field(default=0.9, description="Of prediction sets and intervals.")
+    coverage: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Share of rows to act on, the surest first."
+    )
+    max_risk: Share | None = Field(default=None, description="Share of wrong ones among these.")
 
 
 class InferRequest(_Open):

@@ -4,11 +4,11 @@ import asyncio
 import itertools
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -26,12 +26,12 @@ from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve import classes, numbers
-from nearwise.serve.answers import Step
 from nearwise.serve.asked_rows import Ask, attempt, call_each, encoded, not_remembered
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
+from nearwise.serve.status import Step
 
 T = TypeVar("T")
 _LOG = logging.getLogger("nearwise.serve")
@@ -58,13 +58,13 @@ class Limits:
 
 @dataclass
 class Job:
-    """Background work that takes longer than a request may."""
+    """Background work that takes longer than a request may; times are ISO 8601 in UTC."""
 
     id: int
     kind: str
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
-    started: float | None = None
-    finished: float | None = None
+    started: str | None = None
+    finished: str | None = None
     memory_version: int | None = None
     problem: str | None = None
 
@@ -201,6 +201,12 @@ class Service:
         ProblemError
             If the rows do not fit the model, or it cannot answer the query.
         """
+        self.check_size(n_rows, ask)
+        answer = self.predictions.submit((ask, rows, form), group=ask, n_rows=n_rows)
+        return await self._within_deadline(answer)
+
+    def check_size(self, n_rows: int, ask: Ask) -> None:
+        """Raise ProblemError if a query has too many rows, or too many neighbors to show."""
         self.check_rows(n_rows)
         n_shown = n_rows * (ask.n_neighbors or 0)
         if n_shown > _MOST_SHOWN:
@@ -209,8 +215,6 @@ class Service:
                 f"{n_rows} rows with {ask.n_neighbors} neighbors each are more than {_MOST_SHOWN} "
                 "neighbors. Ask for fewer rows or neighbors at once.",
             )
-        answer = self.predictions.submit((ask, rows, form), group=ask, n_rows=n_rows)
-        return await self._within_deadline(answer)
 
     def check_rows(self, n_rows: int) -> None:
         """Raise ProblemError if a request has too many rows."""
@@ -261,10 +265,12 @@ class Service:
             except KeyError:
                 raise ProblemError(404, f"There is no change {version}.") from None
 
-        return await self.change(make)
+        return await self.change(make, key)
 
-    async def change(self, make: Callable[[LiveModel], Change]) -> Change:
+    async def change(self, make: Callable[[LiveModel], Change], key: str | None = None) -> Change:
         """Make a change after all earlier ones; durable on return.
+
+        `key`: idempotency key of the request, named by the error of a late change.
 
         Raises
         ------
@@ -294,13 +300,7 @@ class Service:
         try:
             change = await self._within_deadline(answer)
         except TimeoutError:
-            made = "was not made" if answer.cancelled() else "may still be made"
-            raise ProblemError(
-                504,
-                f"The change took longer than the deadline, and {made}. If it had an "
-                "Idempotency-Key, send it again under the same one: it is made once. Otherwise "
-                "look at /changes first.",
-            ) from None
+            raise _late_change(is_made=not answer.cancelled(), has_key=key is not None) from None
         if self.live.replay_seconds > _LONGEST_REPLAY and not self._is_folding:
             self._is_folding = True
             try:
@@ -324,14 +324,14 @@ class Service:
         job = Job(next(self._job_ids), kind)
 
         def run() -> None:
-            job.state, job.started = "running", time.time()
+            job.state, job.started = "running", _now()
             problem = attempt(lambda: work(self.live))
             if isinstance(problem, ProblemError):
                 job.problem = problem.detail
             elif isinstance(problem, Exception):
                 job.problem = "It failed; the log says more."
                 _LOG.error("%s failed", kind, exc_info=problem)
-            job.finished, job.memory_version = time.time(), self.live.version
+            job.finished, job.memory_version = _now(), self.live.version
             job.state = "failed" if job.problem else "done"
 
         self._changes.submit(run)
@@ -527,9 +527,23 @@ class Service:
                 problem = str(error)
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def task_of(fitted: FittedModel) -> Any:
     """Return the task module of a model: `classes` or `numbers`."""
     return numbers if isinstance(fitted, FittedRegressor) else classes
+
+
+def _late_change(*, is_made: bool, has_key: bool) -> ProblemError:
+    made = "may still be made" if is_made else "was not made"
+    again = "Send it again."
+    if has_key:
+        again = "Send it again under the same Idempotency-Key: it is made once."
+    elif is_made:
+        again = "Look at /changes before you send it again."
+    return ProblemError(504, f"The change took longer than the deadline, and {made}. {again}")
 
 
 WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.log_linear_pool import Calibration
+from nearwise.estimators.uncertainty.conformal import rows_needed
 from nearwise.estimators.uncertainty.explain import Parts, make_parts
 from nearwise.functional.threads import one_thread
 
@@ -73,6 +74,10 @@ class CalibrationRows(NamedTuple):
     def noun(self) -> str:
         """Name of the counted unit: "rows" or "groups"."""
         return "rows" if self.groups is None else "groups"
+
+    def can_judge(self, confidence: float) -> bool:
+        """Whether there are enough rows for prediction sets of a confidence."""
+        return round(float(self.truth.sum()), 1) >= rows_needed(confidence)
 
     def take(self, at: np.ndarray) -> Self:
         """Select some of the rows; weights within groups are computed anew."""

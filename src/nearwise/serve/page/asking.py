@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from nearwise.estimators.live import Version
-from nearwise.estimators.number_query import NumberQuery
 from nearwise.estimators.online.feedback import known_rows
-from nearwise.estimators.query import Query
+from nearwise.estimators.query import SET_CONFIDENCE
 from nearwise.serve import numbers
 from nearwise.serve.asked_rows import Ask
 from nearwise.serve.page.forms import Form, form_of, row_id, typed_choice, typed_number
 from nearwise.serve.service import task_of
+from nearwise.serve.what_if import WhatIf, answered
 from nearwise.warn import collected_warnings
 
 N_NEIGHBORS = 8
@@ -61,14 +61,13 @@ def answer(version: Version, form: Form) -> Answered:
         }
         remembered, itself = _remembered(form)
         given = version.fitted.look_up(itself)[0].label if itself else None
-        asked = form_of(version)
+        asked, changes = form_of(version), WhatIf(remembered, off, labels)
         rows = asked.rows(form, remembered)
-        known = version.if_changed(itself)
+        known = changes.before(version)
         before, novelty_p = _explained(version, known, rows)
         now = before
         if off or labels:
-            changed = version.if_changed([*itself, *off], labels)
-            now, novelty_p = _explained(version, changed, rows)
+            now, novelty_p = _explained(version, changes.applied(version), rows)
         shown = asked.shown(known, rows, before)
     return Answered(
         explanation=now,
@@ -115,14 +114,16 @@ def label_in(version: Version, text: str | list[str]) -> np.ndarray:
 
 def _explained(version: Version, changed: Version, rows: Any) -> tuple[Any, float | None]:
     """Explain one row by the changed version, calibrated on the present one; with novelty."""
-    judged_by, views = known_rows(version.fitted), changed.encoded(rows)
-    if task_of(version.fitted) is numbers:
-        query = NumberQuery(changed.fitted, views[0], judged_by=judged_by)
-        (number,) = query.explanations(N_NEIGHBORS)
-        return replace(number, source=(rows, 0)), float(query.novelty_p_value()[0])
-    of_classes = Query(changed.fitted, views, explain=N_NEIGHBORS, judged_by=judged_by)
-    (found,) = of_classes.explanations(trust=of_classes.can_judge())
-    return replace(found, source=(rows, 0)), found.novelty_p_value
+    can_judge = known_rows(version.fitted).can_judge(SET_CONFIDENCE)
+    confidence = SET_CONFIDENCE if can_judge else None
+    found = answered(version, changed, rows, Ask(confidence, can_judge, n_neighbors=N_NEIGHBORS))
+    assert found.explanations is not None  # requested
+    shown = replace(found.explanations[0], source=(rows, 0))
+    novelty_p = float(found.values["novelty_p"][0]) if can_judge else None
+    if can_judge and found.classes is not None:
+        held = list(found.classes[found.values["prediction_set"][0]])
+        shown = replace(shown, novelty_p_value=novelty_p, prediction_set=held)
+    return shown, novelty_p
 
 
 def several(form: Form, name: str) -> list[str]:

@@ -13,8 +13,9 @@ from nearwise.estimators.live import Version
 from nearwise.estimators.uncertainty.column_shares import column_shares
 from nearwise.html.neighbors import is_missing
 from nearwise.names import are_positions
-from nearwise.serve.bodies import Rows, rows_for
+from nearwise.serve.bodies import Rows
 from nearwise.serve.problems import ProblemError
+from nearwise.serve.rows import rows_for
 
 Form = dict[str, str | list[str]]
 _MOST_CHOICES = 30  # categories in a plain list; more get a search field

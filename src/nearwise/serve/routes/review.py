@@ -1,0 +1,81 @@
+"""Routes of the tag "review": rows to check, the effect of changes, and the map."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from nearwise.estimators.memory_map import MapMethod
+from nearwise.estimators.noise.review import IssueKind
+from nearwise.serve import answers, measures
+from nearwise.serve.bodies import PlaceRequest, reader
+from nearwise.serve.problems import PlainJSON
+from nearwise.serve.routes.parts import Limit, Offset, typed
+from nearwise.serve.rows import rows_for
+from nearwise.serve.service import Service
+
+Method = Annotated[MapMethod, Query(description="t-SNE needs the extra map.")]
+
+
+def add_review(read: APIRouter, service: Service) -> None:
+    """Add issues, all findings, the effect of decisions, and the map."""
+    _add_map(read, service)
+
+    @read.get("/issues", tags=["review"], response_model=service.task.Issues)
+    async def list_issues(limit: Limit = 100) -> Response:
+        """List remembered rows with suspected wrong labels, most suspicious first."""
+        version, found = await service.read(service.issues)
+        listed = {"issues": found[:limit].to_dict("records"), "n_issues": len(found)}
+        return PlainJSON(listed | {"memory_version": version.number})
+
+    @read.get("/review", tags=["review"], response_model=service.task.Review)
+    async def review(
+        kind: Annotated[Literal["all", IssueKind], Query(description="Kind of finding.")] = "all",
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> Response:
+        """List rows and groups to check: suspected labels, copies, outliers, weak groups."""
+        version, found = await service.read(service.review)
+        page = measures.review_page(found, kind, offset, limit)
+        return PlainJSON(page | {"memory_version": version.number})
+
+    @read.get("/review/effect", tags=["review"], response_model=measures.EffectOfChanges)
+    async def get_effect() -> Response:
+        """Measure the effect of all changes by this service on held-out rows."""
+        found = await service.read(service.effect)
+        effect = None if found is None else found._asdict()
+        return PlainJSON({"effect": effect, "memory_version": service.live.version})
+
+
+def _add_map(read: APIRouter, service: Service) -> None:
+    @read.get("/map", tags=["review"], response_model=service.task.MemoryMap)
+    async def get_map(
+        request: Request,
+        method: Method = "pca",
+        doubt: Annotated[
+            bool, Query(description="Also the probability that each label is wrong.")
+        ] = False,
+    ) -> Response:
+        """Project the memory to two dimensions: at most 20,000 rows, drawn at random."""
+        version, found = await service.read_map(
+            method, lambda: service.map(method, doubt=doubt), request.is_disconnected
+        )
+        return PlainJSON(found | {"memory_version": version.number})
+
+    @read.post("/map", tags=["review"], **typed(PlaceRequest, answers.MapPoints))
+    async def place_rows(
+        request: Request,
+        body: Annotated[PlaceRequest, Depends(reader(PlaceRequest))],
+        method: Method = "pca",
+    ) -> Response:
+        """Project new rows onto the map of the memory."""
+        service.check_rows(body.n_rows)
+
+        def work() -> Response:
+            version, laid = service.laid_out(method)
+            views = version.encoded(rows_for(version, body))
+            keys = version.fitted.predictor.feature_keys(views[0]).float().numpy()
+            points = [{"x": x, "y": y} for x, y in laid.project(keys).tolist()]
+            return PlainJSON({"points": points, "memory_version": version.number})
+
+        return await service.read_map(method, work, request.is_disconnected)

@@ -115,6 +115,15 @@ def connected(service, sent=b"GET / HTTP/1.1\r\n"):
     return one
 
 
+def test_pages_of_named_origins_may_ask(folder, served):
+    origins = "http://localhost:3000", "https://app.example.org"
+    service = served(folder, *(word for one in origins for word in ("--allow-origin", one)))
+    for origin in origins:
+        assert service.ask("/changes", Origin=origin)[0] == 200
+    status, found = service.ask("/changes", Origin="http://localhost:3001")
+    assert status == 403 and "--allow-origin" in found["detail"]
+
+
 def test_idle_connections_beyond_the_limit_of_descriptors_stop_nothing(folder, served):
     X = plain_model()._fitted.rows[:1].tolist()
     service = served(folder, descriptors=(128, 192))
@@ -180,6 +189,8 @@ def test_a_follower_follows_a_writer(folder, served):
         (["--host", "0.0.0.0"], "can be reached from elsewhere"),
         (["--keys", "nothing.json"], "nothing.json"),
         (["--max-body", "8 MB"], "500KiB"),
+        (["--allow-origin", "app.example.org"], "not the origin of a page"),
+        (["--allow-origin", "*"], "Name the origins, or require keys"),
         (["--host", "host.invalid.example", "--keys", "KEYS"], "Cannot listen"),
     ],
 )

@@ -36,9 +36,10 @@ def asked(folder):
     """Open a service on the folder, and a client of it."""
 
     @contextmanager
-    def open_service(where=folder, keys=(), hosts=None, *, limits=None, **options):
+    def open_service(where=folder, keys=(), hosts=None, *, origins=(), limits=None, **options):
         service = Service(LiveModel(where), limits or Limits(), **options)
-        app = create_app(service, name="table", keys=keys, hosts=hosts)
+        access = {"keys": keys, "hosts": hosts, "allow_origins": origins}
+        app = create_app(service, name="table", **access)
         with TestClient(app, raise_server_exceptions=False) as client:
             client.service = service
             yield client

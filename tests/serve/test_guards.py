@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nearwise.serve import Limits, make_key, read_keys
-from nearwise.serve.guards import Guards, host_name
+from nearwise.serve.guards import Guards, checked_origins, host_name
 from nearwise.serve.keys import ANYONE, SCOPES, holder_of
 from nearwise.serve.monitoring import Monitoring
 from tests.serve.conftest import json_rows, problem
@@ -132,6 +132,69 @@ def test_pages_of_other_sites_reach_nothing(asked, sent, status):
         assert found.status_code == status
 
 
+APP = "https://app.example.org"
+PREFLIGHT = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization, content-type",
+    "Sec-Fetch-Site": "cross-site",
+    "Sec-Fetch-Mode": "cors",
+}
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_pages_of_an_allowed_origin_may_ask_what_their_key_may(asked, keys, has_keys):
+    path, made = keys
+    _, rows = json_rows(1)
+    known = read_keys(path) if has_keys else ()
+    cors = {"Origin": APP, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
+    with asked(keys=known, hosts={"testserver"}, origins=[APP.upper()]) as client:
+        before = client.options("/predict", headers=PREFLIGHT | {"Origin": APP})
+        assert before.status_code == 204 and before.content == b""
+        assert before.headers["access-control-allow-origin"] == APP
+        assert "POST" in before.headers["access-control-allow-methods"]
+        for name in ("Authorization", "Content-Type", "Idempotency-Key", "X-API-Key"):
+            assert name in before.headers["access-control-allow-headers"]
+        sent = {"Authorization": f"Bearer {made['read']}"} if has_keys else {}
+        found = client.post("/predict", json={"rows": rows}, headers=cors | sent)
+        refused = client.post("/predict", json={"rows": []}, headers=cors | sent)
+        unknown = client.post("/predict", json={"rows": rows}, headers=cors)
+        assert (found.status_code, refused.status_code) == (200, 422)
+        assert unknown.status_code == (401 if has_keys else 200)
+        for one in (found, refused, unknown):  # else the page could not read the problem
+            assert one.headers["access-control-allow-origin"] == APP
+            assert one.headers["vary"] == "Origin"
+            assert "access-control-allow-credentials" not in one.headers
+        elsewhere = cors | {"Host": "evil.example"}
+        assert "--allow-host" in problem(client.get("/changes", headers=elsewhere), 403)
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", f"{APP}.evil.example", "null", ""])
+def test_a_preflight_from_elsewhere_is_told_how_its_origin_is_allowed(asked, origin):
+    for origins in ((), [APP]):
+        with asked(origins=origins) as client:
+            refused = client.options("/predict", headers=PREFLIGHT | {"Origin": origin})
+            assert "--allow-origin" in problem(refused, 403)
+            assert "access-control-allow-origin" not in refused.headers
+
+
+def test_every_origin_is_allowed_only_where_keys_are_needed(asked, keys):
+    path, _ = keys
+    with asked(keys=read_keys(path), origins=["*"]) as client:
+        found = client.get("/changes", headers={"Origin": "https://anyone.example"})
+        assert "A key is needed" in problem(found, 401)
+        assert found.headers["access-control-allow-origin"] == "https://anyone.example"
+    with pytest.raises(ValueError, match="Name the origins, or require keys"):
+        checked_origins(["*"], has_keys=False)
+
+
+@pytest.mark.parametrize(
+    "origin", ["app.example.org", f"{APP}/", f"{APP}/page", "null", "", "https://*.example.org"]
+)
+def test_what_is_no_origin_is_refused(origin):
+    with pytest.raises(ValueError, match="not the origin of a page"):
+        checked_origins([origin], has_keys=True)
+
+
 def test_a_body_that_does_not_come_is_not_waited_for():
     async def never():
         await asyncio.sleep(60)
@@ -145,7 +208,7 @@ def test_a_body_that_does_not_come_is_not_waited_for():
         sent.append(message)
 
     monitoring = Monitoring(None)
-    guards = Guards(reads, None, 100, monitoring, 0.05, lambda: False)
+    guards = Guards(reads, None, (), 100, monitoring, 0.05, lambda: False)
     scope = {
         "type": "http", "method": "POST", "path": "/predict", "headers": [], "scheme": "http",
     }  # fmt: skip

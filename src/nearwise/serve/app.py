@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from nearwise.serve.description import TAGS, add_documentation
-from nearwise.serve.guards import Guards
+from nearwise.serve.guards import Guards, checked_origins
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
 from nearwise.serve.page import add_page
 from nearwise.serve.problems import PlainJSON, ProblemError, explain_errors
@@ -39,6 +39,7 @@ def create_app(
     name: str = "model",
     keys: Sequence[StoredKey] = (),
     hosts: Collection[str] | None = None,
+    allow_origins: Collection[str] = (),
     page: bool = True,
 ) -> FastAPI:
     """Make the HTTP application of a service.
@@ -53,9 +54,18 @@ def create_app(
         Access keys. Without keys every request is allowed, so listen to this machine only.
     hosts : collection of str, optional
         Allowed host names in requests; by default any.
+    allow_origins : collection of str, default=()
+        Origins whose web pages may call the service, such as ``"https://app.example.org"``, or
+        ``"*"`` for all, which needs keys. Cookies and other credentials of browsers are not used.
     page : bool, default=True
         Whether to serve the web page too, at ``/``.
+
+    Raises
+    ------
+    ValueError
+        If an allowed origin is none, or ``"*"`` without keys.
     """
+    origins = checked_origins(allow_origins, has_keys=bool(keys))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -83,6 +93,7 @@ def create_app(
     app.add_middleware(
         Guards,
         hosts=hosts,
+        origins=origins,
         max_body=service.limits.max_body,
         patience=service.limits.deadline,
         monitoring=service.monitoring,

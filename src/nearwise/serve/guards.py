@@ -7,6 +7,7 @@ from time import perf_counter
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearwise.serve.monitoring import Monitoring
@@ -22,6 +23,16 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+_SHARED = {  # for pages of allowed origins; keys travel in a header, never as cookies
+    "Access-Control-Expose-Headers": "Location, Retry-After, WWW-Authenticate",
+    "Vary": "Origin",
+}
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, X-API-Key",
+    "Access-Control-Max-Age": "600",
+}
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _METHODS = (*_WITH_BODY, "GET", "HEAD", "DELETE", "OPTIONS")  # method names in the metrics
 _CLIENT_LEFT = 499  # in metrics: the client has disconnected
@@ -37,6 +48,8 @@ class Guards:
     hosts : collection of str, or None
         Allowed host names of the service; None allows any. Protects against DNS rebinding: a page
         of another site whose name resolves to this host would send that name.
+    origins : collection of str
+        Origins whose pages may call the service, as `checked_origins` returns them.
     max_body : int
         Maximum number of bytes of a body.
     monitoring : Monitoring
@@ -50,13 +63,14 @@ class Guards:
         self,
         app: ASGIApp,
         hosts: Collection[str] | None,
+        origins: Collection[str],
         max_body: int,
         monitoring: Monitoring,
         patience: float,
         is_full: Callable[[], bool],
     ) -> None:
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
-        self._app, self._max_body = app, max_body
+        self._app, self._max_body, self._origins = app, max_body, origins
         self._monitoring, self._patience, self._is_full = monitoring, patience, is_full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,8 +78,9 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start = perf_counter()
+        start, asked = perf_counter(), Headers(scope=scope)
         status: int | None = None
+        shared = _SHARED if self._is_allowed(asked) else {}
 
         async def sealed(message: Message) -> None:
             nonlocal status
@@ -74,11 +89,16 @@ class Guards:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if shared:
+                    headers.update(shared | {"Access-Control-Allow-Origin": asked["origin"]})
             await send(message)
 
         try:
             try:
-                self._check(Headers(scope=scope), scope)
+                self._check(asked, scope)
+                if shared and scope["method"] == "OPTIONS":
+                    await Response(status_code=204, headers=_PREFLIGHT)(scope, receive, sealed)
+                    return
                 body = _Bounded(receive, self._max_body, self._patience)
                 await self._app(scope, body, sealed)
             except ProblemError as error:
@@ -106,8 +126,13 @@ class Guards:
         is_foreign = origin is not None and not _is_own(origin, scope["scheme"], host)
         follows_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         at_home = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-        if is_foreign or not (at_home or follows_link):
-            raise ProblemError(403, "Pages of other sites may not call this service.")
+        is_at_odds = is_foreign or not (at_home or follows_link)
+        if is_at_odds and not self._is_allowed(headers):
+            raise ProblemError(
+                403,
+                "Pages of other sites may not call this service. To let those of an origin, start "
+                "it with --allow-origin ORIGIN, such as https://app.example.org.",
+            )
         length = headers.get("content-length", "0")
         if not re.fullmatch(r"\d{1,18}", length):
             raise ProblemError(400, "Content-Length is not a number.")
@@ -127,6 +152,28 @@ class Guards:
             raise queue_is_full()  # before the body is received
         if headers.get("content-encoding", "identity") != "identity":
             raise ProblemError(415, "The body is compressed; send it as it is.")
+
+    def _is_allowed(self, headers: Headers) -> bool:
+        """Whether a request comes from a page of an allowed other origin."""
+        origin = headers.get("origin")
+        return origin is not None and ("*" in self._origins or origin.lower() in self._origins)
+
+
+def checked_origins(origins: Collection[str], *, has_keys: bool) -> frozenset[str]:
+    """Return origins of web pages in lower case; ValueError if one is none, or opens too much."""
+    found = frozenset(origin.lower() for origin in origins)
+    wrong = sorted(one for one in found if one != "*" and not _ORIGIN.fullmatch(one))
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]!r} is not the origin of a page. Give scheme, host and port without a path, "
+            "such as http://localhost:3000."
+        )
+    if "*" in found and not has_keys:
+        raise ValueError(
+            "The origin '*' without keys lets every page that is opened on this machine read and "
+            "change the model. Name the origins, or require keys."
+        )
+    return found
 
 
 def _is_own(origin: str, scheme: str, host: str) -> bool:

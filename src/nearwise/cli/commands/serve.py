@@ -43,6 +43,14 @@ def serve(
             "repeated.",
         ),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Origin whose web pages may call the service, such as http://localhost:3000. May "
+            "be repeated.",
+        ),
+    ] = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse all changes of the model.")
     ] = False,
@@ -75,13 +83,14 @@ def serve(
     queries with their neighbors, a map of the training rows, and a review of labels or targets. For
     classes it also shows how far predictions can be trusted.
 
-    Programs use plain JSON (/predict, /explain, /rows, /feedback, /issues, ...) or the Open
-    Inference Protocol (/v2). /docs describes both. Requests that wait are predicted in one batch.
-    Changes are saved to disk before the response, and 'nearwise history' lists them. Needs the
-    extra "serve".
+    Programs use plain JSON (/predict, /explain, /rows, /review, ...) or the Open Inference Protocol
+    (/v2). /docs describes both, and clients are generated from /openapi.json. Requests that wait
+    are predicted in one batch. Changes are saved to disk before the response, and 'nearwise
+    history' lists them. Needs the extra "serve".
 
-    Without --keys, anyone on this machine may do everything, and no one else anything. On SIGTERM
-    or Ctrl-C, requests in progress are completed first.
+    Without --keys, anyone on this machine may do everything, and no one else anything. Web pages of
+    other origins are refused, except those of --allow-origin. On SIGTERM or Ctrl-C, requests in
+    progress are completed first.
 
     [bold]Examples[/bold]
       nearwise serve iris.model
@@ -100,7 +109,7 @@ def serve(
     from nearwise.serve import Limits, Service, create_app, read_keys
     from nearwise.serve.app import model_name
     from nearwise.serve.connections import connections, most_connections, raise_descriptor_limit
-    from nearwise.serve.guards import LOOPBACK
+    from nearwise.serve.guards import LOOPBACK, checked_origins
 
     known = [] if keys is None else read_keys(keys)
     if host not in LOOPBACK and not known:
@@ -108,6 +117,7 @@ def serve(
             f"--host {host} can be reached from elsewhere, where anyone could read and change the "
             "model. Make a key ('nearwise key NAME --keys keys.json') and give --keys keys.json."
         )
+    origins = checked_origins(allow_origin or (), has_keys=bool(known))
     # Against foreign web pages (DNS rebinding): keys, or else a check of the host name.
     hosts = None if known and not allow_host else {*LOOPBACK, host, *(allow_host or [])}
     most, at_one_time = most_connections(raise_descriptor_limit())
@@ -123,7 +133,9 @@ def serve(
         follow=follow,
     )
     name = model_name(model.resolve().name)
-    app = create_app(service, name=name, keys=known, hosts=hosts, page=not no_page)
+    app = create_app(
+        service, name=name, keys=known, hosts=hosts, allow_origins=origins, page=not no_page
+    )
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -80,6 +80,10 @@ def test_trust_is_that_of_the_review(client, model):
     np.testing.assert_allclose([one["risk"] for one in found["risk"]], trust.risk.risk, atol=1e-6)
     shares = {one["confidence"]: one["shares"] for one in found["set_sizes"]}
     assert shares.keys() == trust.set_sizes.keys() and {0.8, 0.9} <= shares.keys()
+    assert found["confusion"] == trust.confusion.tolist()
+    assert [one["label"] for one in found["classes"]] == model.classes_.tolist()
+    recall = np.diag(trust.confusion) / trust.confusion.sum(axis=1)
+    assert [one["recall"] for one in found["classes"]] == pytest.approx(recall)
     for level, wanted in trust.set_sizes.items():
         np.testing.assert_allclose(shares[level], wanted, atol=1e-6)
 

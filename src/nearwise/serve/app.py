@@ -14,14 +14,7 @@ from nearwise.serve.guards import Guards, checked_origins
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
 from nearwise.serve.page import add_page
 from nearwise.serve.problems import PlainJSON, ProblemError, explain_errors
-from nearwise.serve.routes import (
-    add_inference,
-    add_jobs,
-    add_memory,
-    add_model,
-    add_predictions,
-    add_review,
-)
+from nearwise.serve.routes import add_routes
 from nearwise.serve.service import Service
 
 _ABOUT = """Predictions of a model that shows the neighbors behind each answer, and changes of what
@@ -130,12 +123,7 @@ def create_app(
     read = APIRouter(dependencies=[holder("read")])
     write = APIRouter(dependencies=[holder("write")])
     admin = APIRouter(dependencies=[holder("admin")])
-    add_predictions(read, service)
-    add_memory(read, write, service)
-    add_review(read, service)
-    add_model(read, service, name)
-    add_jobs(read, admin, service)
-    add_inference(app, read, service, name)
+    add_routes(app, service, name, read=read, write=write, admin=admin)
     if page:
         add_page(app, read, write, service, name=name, needs_key=bool(keys))
     for router in (read, write, admin):

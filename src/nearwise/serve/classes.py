@@ -12,9 +12,10 @@ from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows
 from nearwise.metrics.calibration import wilson_interval
 from nearwise.metrics.scores import NLL_CLIP
 from nearwise.serve import answers as described
-from nearwise.serve import bodies, measures, protocol
+from nearwise.serve import bodies, protocol
+from nearwise.serve.answers import measures
+from nearwise.serve.answers.measures import LEVEL, estimate
 from nearwise.serve.asked_rows import Answers, Ask
-from nearwise.serve.measures import LEVEL, estimate
 
 TASK, LABEL = "classification", "label"
 PredictRequest, ExplainRequest = bodies.PredictRequest, bodies.ExplainRequest

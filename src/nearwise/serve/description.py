@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse, Response
 
-from nearwise.serve.bodies import Rows
 from nearwise.serve.examples import a_remembered_id, examples
 from nearwise.serve.problems import Problem
 from nearwise.serve.service import Service
@@ -136,11 +135,11 @@ def _without_defaults(part: dict[str, Any]) -> None:
 
 def _of_each_form(body: type[BaseModel], whole: dict[str, Any]) -> dict[str, Any]:
     """Describe a body with rows as one of several, by the form of the rows."""
-    if not issubclass(body, Rows):
+    forms, schemas = getattr(body, "forms", ()), {}
+    if not forms:
         return {}
-    schemas = {}
-    for form in body.forms:
-        left_out = {*body.forms, *([] if form == "images" else ["resize"])} - {form}
+    for form in forms:
+        left_out = {*forms, *([] if form == "images" else ["resize"])} - {form}
         members = {name: of for name, of in whole["properties"].items() if name not in left_out}
         given = {name: of for name, of in members[form].items() if name != "anyOf"}
         members[form] = given | members[form]["anyOf"][0]  # not null

@@ -78,9 +78,9 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, asked = perf_counter(), Headers(scope=scope)
+        start, received = perf_counter(), Headers(scope=scope)
         status: int | None = None
-        shared = _SHARED if self._is_allowed(asked) else {}
+        shared = _SHARED if self._is_allowed(received) else {}
 
         async def sealed(message: Message) -> None:
             nonlocal status
@@ -90,12 +90,12 @@ class Guards:
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
                 if shared:
-                    headers.update(shared | {"Access-Control-Allow-Origin": asked["origin"]})
+                    headers.update(shared | {"Access-Control-Allow-Origin": received["origin"]})
             await send(message)
 
         try:
             try:
-                self._check(asked, scope)
+                self._check(received, scope)
                 if shared and scope["method"] == "OPTIONS":
                     await Response(status_code=204, headers=_PREFLIGHT)(scope, receive, sealed)
                     return

@@ -11,11 +11,11 @@ from nearwise.estimators.model.fitted_model import FittedRegressor
 from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.storage.journaling import JudgedNumbers
 from nearwise.serve import answers as described
-from nearwise.serve import bodies, measures, protocol
-from nearwise.serve.answers import Answer, Row, Versioned, on_request
+from nearwise.serve import bodies, protocol
+from nearwise.serve.answers import Answer, Row, Versioned, measures, on_request
+from nearwise.serve.answers.measures import Estimate, estimate
 from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import Few, Id, Number, Share
-from nearwise.serve.measures import Estimate, estimate
 
 TASK, LABEL = "regression", "target"
 CONFIDENCE = 0.9  # default of the intervals in explanations

@@ -26,12 +26,12 @@ from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve import classes, numbers
+from nearwise.serve.answers.status import Step
 from nearwise.serve.asked_rows import Ask, attempt, call_each, encoded, not_remembered
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
-from nearwise.serve.status import Step
 
 T = TypeVar("T")
 _LOG = logging.getLogger("nearwise.serve")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Path
 from starlette.responses import Response
 
-from nearwise.serve import status
+from nearwise.serve.answers import status
 from nearwise.serve.bodies import reader
 from nearwise.serve.problems import PlainJSON, ProblemError
 from nearwise.serve.protocol import (

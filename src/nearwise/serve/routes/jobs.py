@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from starlette.responses import PlainTextResponse, Response
 
 from nearwise.estimators import LiveModel
-from nearwise.serve import status
+from nearwise.serve.answers import status
 from nearwise.serve.problems import PlainJSON
 from nearwise.serve.service import Service
 

@@ -3,7 +3,8 @@
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from nearwise.serve import classes, measures
+from nearwise.serve import classes
+from nearwise.serve.answers import measures
 from nearwise.serve.problems import PlainJSON
 from nearwise.serve.service import Service
 

@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from nearwise.estimators.memory_map import MapMethod
 from nearwise.estimators.noise.review import IssueKind
-from nearwise.serve import answers, measures
+from nearwise.serve import answers
+from nearwise.serve.answers import measures
 from nearwise.serve.bodies import PlaceRequest, reader
 from nearwise.serve.problems import PlainJSON
 from nearwise.serve.routes.parts import Limit, Offset, typed

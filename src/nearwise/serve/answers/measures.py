@@ -195,6 +195,16 @@ class SetSizes(Answer):
     shares: list[float] = Field(description="Share of rows with a set of 0, 1, 2, ... classes.")
 
 
+class ClassQuality(Answer):
+    """Predictions of one class; a share without rows is null."""
+
+    label: Label
+    n_rows: int = Field(description="Calibration rows with the label.")
+    recall: float | None
+    precision: float | None
+    confidence: float | None = Field(description="Mean confidence of its predictions.")
+
+
 class Trust(Versioned):
     """Quality of predictions of the calibration rows; wrong labels count as errors."""
 
@@ -206,6 +216,10 @@ class Trust(Versioned):
     reliability: list[ReliabilityBin] = Field(description="Bins of about equal counts.")
     risk: list[RiskPoint] = Field(description=f"At most {_MOST_POINTS} points of the curve.")
     set_sizes: list[SetSizes]
+    classes: list[ClassQuality]
+    confusion: list[list[int]] = Field(
+        description="Rows by given label, and by predicted class, in the order of `classes`."
+    )
 
 
 def trust_members(trust: Measured) -> dict[str, Any]:
@@ -219,4 +233,8 @@ def trust_members(trust: Measured) -> dict[str, Any]:
         "set_sizes": [
             {"confidence": level, "shares": shares} for level, shares in trust.set_sizes.items()
         ],
+        "classes": trust.by_class()
+        .rename(columns={"class": "label", "rows": "n_rows"})
+        .to_dict("records"),
+        "confusion": trust.confusion,
     }

@@ -30,7 +30,7 @@ def question_body(rows: Any) -> dict[str, Any]:
 
 def feedback_request(version: Version, base: str) -> str:
     """Request that sends feedback, with example values of the model's columns."""
-    body = json.dumps(examples(version, task_of(version.fitted))["Labelled"], ensure_ascii=False)
+    body = json.dumps(examples(version, task_of(version.fitted))["LabeledRows"], ensure_ascii=False)
     url = shlex.quote(f"{base.rstrip('/')}/feedback")
     sent = body if len(body) < _LONGEST else "..."
     return f"curl -s {url} -H 'Content-Type: application/json' \\\n  -d {shlex.quote(sent)}"

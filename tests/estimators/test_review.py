@@ -17,6 +17,7 @@ from nearwise.estimators.noise.review import held_out_losses
 from nearwise.estimators.uncertainty.calibration_rows import calibration_rows
 from nearwise.estimators.uncertainty.column_shares import column_shares
 from nearwise.metrics import accuracy, nll
+from nearwise.metrics.calibration import wilson_interval
 
 
 def fitted(X, y):
@@ -110,6 +111,18 @@ def test_trust_has_the_confusions_and_a_line_per_class():
     for one in pairs.itertuples():
         of_label = (rows.labels == one.given).sum()
         assert one.share == pytest.approx(one.rows / of_label)
+
+
+def test_the_interval_of_the_accuracy_counts_groups_not_their_rows():
+    X, y = make_blobs(60, 4, centers=3, cluster_std=4.0, random_state=0)
+    X, y, groups = np.repeat(X, 4, axis=0), np.repeat(y, 4), np.repeat(np.arange(60), 4)
+    X += np.random.default_rng(0).normal(scale=0.01, size=X.shape)
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
+    trust = review(model.fit(X, y, groups=groups)).trust()
+    assert (trust.n_rows, trust.n_units) == (240, 60)
+    low, high = trust.accuracy_interval
+    ends = wilson_interval(np.array([trust.accuracy]), np.array([60.0]), 0.95)
+    assert (low, high) == pytest.approx((ends[0][0], ends[1][0]))
 
 
 def test_a_class_that_is_never_predicted_has_no_precision():

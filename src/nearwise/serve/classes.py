@@ -8,13 +8,12 @@ from nearwise.estimators.live import Version
 from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.query import Query
-from nearwise.estimators.uncertainty.calibration_rows import CalibrationRows
-from nearwise.metrics.calibration import wilson_interval
+from nearwise.estimators.uncertainty.trust import measure_trust
 from nearwise.metrics.scores import NLL_CLIP
 from nearwise.serve import answers as described
 from nearwise.serve import bodies, protocol
 from nearwise.serve.answers import measures
-from nearwise.serve.answers.measures import LEVEL, estimate
+from nearwise.serve.answers.measures import estimate
 from nearwise.serve.asked_rows import Answers, Ask
 
 TASK, LABEL = "classification", "label"
@@ -74,23 +73,15 @@ def outputs(fitted: FittedClassifier) -> protocol.Outputs:
 def summary(fitted: FittedClassifier) -> dict[str, Any]:
     """Return the classes with their rows, and the quality on the calibration rows."""
     counts = zip(fitted.classes.tolist(), fitted.rows_per_class.tolist(), strict=True)
-    return {
-        "classes": [{"label": label, "n_rows": n_rows} for label, n_rows in counts],
-        "quality": _quality(known_rows(fitted)),
-    }
-
-
-def _quality(rows: CalibrationRows) -> dict[str, Any] | None:
-    """Return accuracy and NLL with intervals; rows of a group count as one."""
-    n_rows = len(rows.labels)
-    if not n_rows:
-        return None
-    n_units = n_rows if rows.groups is None else len(np.unique(rows.groups))
-    proba = rows.parts.proba[np.arange(n_rows), rows.labels]
-    accuracy = float(rows.correct.mean())
-    (low,), (high,) = wilson_interval(np.array([accuracy]), np.array([float(n_units)]), LEVEL)
-    return {
-        "n_rows": n_rows,
-        "accuracy": {"estimate": accuracy, "low": float(low), "high": float(high)},
-        "nll": estimate(-np.log(np.clip(proba, NLL_CLIP, 1)), n_units),
-    }
+    rows, quality = known_rows(fitted), None
+    if len(rows.labels):
+        trust, at = measure_trust(fitted), np.arange(len(rows.labels))
+        low, high = trust.accuracy_interval
+        losses = -np.log(np.clip(rows.parts.proba[at, rows.labels], NLL_CLIP, 1))
+        quality = {
+            "n_rows": trust.n_rows,
+            "accuracy": {"estimate": trust.accuracy, "low": low, "high": high},
+            "nll": estimate(losses, trust.n_units),
+        }
+    classes = [{"label": label, "n_rows": n_rows} for label, n_rows in counts]
+    return {"classes": classes, "quality": quality}

@@ -37,6 +37,8 @@ class Trust:
     Attributes
     ----------
     n_rows : int
+    n_units : int
+        Number of groups of these rows; without groups the rows.
     accuracy, nll, ece, aurc : float
     reliability : ReliabilityBins
         Ten bins of about equal counts.
@@ -53,6 +55,7 @@ class Trust:
     """
 
     n_rows: int
+    n_units: int
     accuracy: float
     nll: float
     ece: float
@@ -66,8 +69,8 @@ class Trust:
 
     @property
     def accuracy_interval(self) -> tuple[float, float]:
-        """Wilson interval of the accuracy, at 95 %."""
-        share, trials = np.array([self.accuracy]), np.array([float(self.n_rows)])
+        """Wilson interval of the accuracy, at 95 %; rows of a group count as one."""
+        share, trials = np.array([self.accuracy]), np.array([float(self.n_units)])
         low, high = wilson_interval(share, trials, _LEVEL)
         return float(low[0]), float(high[0])
 
@@ -146,6 +149,7 @@ def measure_trust(model: FittedClassifier) -> Trust:
     sure = np.bincount(best, proba.max(axis=1), minlength=n_classes)
     return Trust(
         n_rows=len(rows.labels),
+        n_units=len(rows.labels) if rows.groups is None else len(np.unique(rows.groups)),
         accuracy=float(rows.correct.mean()),
         nll=nll(rows.labels, proba),
         ece=ece(rows.labels, proba),

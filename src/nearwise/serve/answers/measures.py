@@ -14,7 +14,7 @@ from nearwise.serve.answers import Answer, Label, Versioned
 from nearwise.serve.bodies import Form
 from nearwise.serve.rows import form_of
 
-LEVEL = 0.95  # confidence of the intervals
+_LEVEL = 0.95  # confidence of the intervals
 _MOST_POINTS = 400  # of the risk-coverage curve
 
 
@@ -28,7 +28,7 @@ class Estimate(Answer):
 
 def estimate(values: np.ndarray, n_units: float) -> dict[str, float]:
     """Return the mean of values (n,) and its 95 % interval, for so many independent units."""
-    half = ndtri(0.5 + LEVEL / 2) * values.std() / n_units**0.5
+    half = ndtri(0.5 + _LEVEL / 2) * values.std() / n_units**0.5
     mean, spread = float(values.mean()), float(half)
     return {"estimate": mean, "low": mean - spread, "high": mean + spread}
 

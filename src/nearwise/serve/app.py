@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
-from nearwise.serve.description import TAGS, add_documentation
+from nearwise.serve.description import PROBLEMS, TAGS, add_documentation
 from nearwise.serve.guards import Guards, checked_origins
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
 from nearwise.serve.page import add_page
@@ -21,7 +21,9 @@ _ABOUT = """Predictions of a model that shows the neighbors behind each answer, 
 it remembers, which are on the disk before they are answered. Its task: {task}.
 
 Predictions, changes and reviews have `memory_version`: the number of changes since the fit. Errors
-are `application/problem+json` with a `detail` that says what to do."""
+are `application/problem+json` with a `detail` that says what to do:
+
+{problems}"""
 _bearer = HTTPBearer(auto_error=False, description="A key of the service's keys file.")
 _api_key = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key.")
 
@@ -70,7 +72,10 @@ def create_app(
     app = FastAPI(
         title="nearwise",
         version=version_of("nearwise"),
-        description=_ABOUT.format(task=service.task.TASK),
+        description=_ABOUT.format(
+            task=service.task.TASK,
+            problems="\n".join(f"- {status}: {what}" for status, what in PROBLEMS.items()),
+        ),
         openapi_tags=[{"name": tag, "description": about} for tag, about in TAGS.items()],
         servers=[{"url": "/", "description": "The service that this description comes from."}],
         lifespan=lifespan,

@@ -30,8 +30,7 @@ PROBLEMS = {
     504: "The answer took longer than the deadline.",
 }
 _PROBLEM = {
-    "description": "A problem; `status` says of which kind:\n\n"
-    + "\n".join(f"- {status}: {what}" for status, what in PROBLEMS.items()),
+    "description": "A problem; `status` and `detail` say which.",
     "headers": {
         "Retry-After": {
             "description": "Seconds to wait, with 429 and 503.",
@@ -116,13 +115,23 @@ def _complete(schema: dict[str, Any], bodies: Sequence[type[BaseModel]], *, has_
     for part in components["schemas"].values():
         for about in part.get("properties", {}).values():
             about.pop("title", None)  # the name once more
-    if not has_keys:
-        components.pop("securitySchemes")
     for operation in (one for path in schema["paths"].values() for one in path.values()):
-        operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
-        operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
+        _complete_operation(operation, components["schemas"])
         if not has_keys:
             operation.pop("security", None)
+    if not has_keys:
+        components.pop("securitySchemes")
+
+
+def _complete_operation(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Add the summary, the description of the answer, and the response to all errors."""
+    operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
+    responses = operation["responses"]
+    (answer,) = (one for status, one in responses.items() if status != "default")
+    kind = answer["content"].get("application/json", {}).get("schema", {}).get("$ref", "")
+    about = schemas.get(kind.rpartition("/")[2], operation)
+    answer["description"] = about["description"].partition("\n")[0]
+    responses["default"] = {"$ref": "#/components/responses/Problem"}
 
 
 def _without_defaults(part: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ from nearwise.serve.service import Service
 from nearwise.serve.what_if import WhatIf
 from nearwise.warn import collected_warnings
 
+_FEW = 100  # rows that are explained in less than a second
+
 
 def add_predictions(read: APIRouter, service: Service) -> None:
     """Add /predict and /explain."""
@@ -40,7 +42,9 @@ def add_predictions(read: APIRouter, service: Service) -> None:
                 lambda now: rows_for(now, body), body.n_rows, ask, _predictions
             )
         service.check_size(body.n_rows, ask)
-        return await service.ask(lambda: _predictions(_hypothetical(service, body, ask)))
+        await service.until_ready()  # otherwise its results would be computed twice
+        work = service.ask if body.n_rows <= _FEW else service.read
+        return await work(lambda: _predictions(_hypothetical(service, body, ask)))
 
 
 def _asked(body: Any, n_neighbors: int | None = None) -> Ask:

@@ -73,6 +73,14 @@ def test_a_group_that_is_predicted_badly_is_named():
     groups = found[found["kind"] == "group"]
     assert groups["what"].str.startswith("group = odd").any()
     assert not groups["what"].str.startswith("group = plain").any()
+    odd = groups[groups["what"].str.startswith("group = odd")].iloc[0]
+    said = re.search(r"([\d.]+)% of 100 rows right \(95 % interval ([\d.]+)% to", odd["what"])
+    right, low = map(float, said.groups())
+    assert low < right < 100 and len(odd["ids"]) == 100
+    issues = review(fitted(frame, y)).issues().set_index("id")
+    wrong = issues["given"] != issues["suggested"]
+    n_wrong = round(100 - right)
+    assert wrong[list(odd["ids"][:n_wrong])].all() and not wrong[list(odd["ids"][n_wrong:])].any()
 
 
 def test_trust_is_measured_on_the_calibration_rows(model):

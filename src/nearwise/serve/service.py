@@ -18,7 +18,8 @@ from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
 from nearwise.estimators.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
-from nearwise.estimators.noise.review import Review, findings, held_out_losses
+from nearwise.estimators.noise.findings import findings
+from nearwise.estimators.noise.review import Review, held_out_losses
 from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.storage.journaling import ADD, FEEDBACK
 from nearwise.estimators.uncertainty.explain import without_pixels

@@ -1,13 +1,12 @@
 """``nearwise clean``: rows of a table, or images of a folder, with suspected wrong labels."""
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import reported, say, show, shown_cell
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.column_options import column_uses
@@ -19,6 +18,8 @@ from nearwise.cli.rows.targets import estimator_for
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nearwise.estimators.noise.expected import ExpectedWrong
 
 _NEIGHBORS = 5
 _WIDEST = 4  # most columns shown per row
@@ -116,18 +117,27 @@ def clean(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)  # part of the report
         model.fit(rows.source)
-    issues = review(model).issues(n_neighbors=_NEIGHBORS, judge=judge)
+    reviewed = review(model)
+    issues = reviewed.issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         show(_suspects(issues.head(top), rows, title))
-    if rate == "auto" and not quiet:
-        say(wrong_labels_line(model))
+    if not quiet:
+        say(_expected(model, reviewed.expected_wrong_labels()))
     if out is not None:
         write_issues(issues, rows, out)
         if not quiet and out != "-":
             say(f"Wrote {len(issues)} rows to {out}, most suspicious first.")
     if not quiet:
         say(_verdict(issues, rows))
+
+
+def _expected(model: Any, expected: "ExpectedWrong") -> str:
+    """Say how many labels are expected to be wrong, and what an estimate decided in the fit."""
+    note = model.report_.choice.get("label_noise") or {}
+    decided = f"; {note['decision']}" if "decision" in note else ""
+    what = "labels" if hasattr(model, "classes_") else "targets"
+    return f"Wrong {what}: {expected}{decided}."
 
 
 def _verdict(issues: "pd.DataFrame", rows: Rows) -> str:

@@ -35,12 +35,13 @@ def label_issues(model: FittedClassifier, n_neighbors: int, judge: JudgeName) ->
     """Rank the remembered rows; see `Review.issues`."""
     if judge not in ("nearwise", "cleanlab"):
         raise ValueError(f'judge={judge!r} is not known. Use "nearwise" or "cleanlab".')
-    bank, judged = model.bank, _predicted(model)
+    bank, judged = model.bank, independent_rows(model)
+    _warn_of_others(len(judged), len(bank))
     given, true = bank.labels[judged].numpy(), _true_proba(model, judged)
     rows = np.arange(len(given))
     suspicion = 1 - true[rows, given]
     if judge == "cleanlab":
-        suspicion = 1 - _cleanlab_scores(given, _given_proba(model, judged))
+        suspicion = 1 - _cleanlab_scores(given, given_proba(model, judged))
     suggested = true.argmax(axis=1)
     _, near = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
     table = pd.DataFrame(
@@ -61,7 +62,7 @@ def label_evidence(model: FittedClassifier, n_neighbors: int) -> LabelEvidence:
     """Leave-one-out probabilities and a k-NN graph; see `Review.evidence`."""
     bank = model.bank
     warn_of_learned(model.predictor)
-    proba = _given_proba(model, torch.arange(len(bank)))
+    proba = given_proba(model, torch.arange(len(bank)))
     distances, found = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
     columns = bank.positions(found.ravel()).numpy()
     starts = np.arange(0, distances.size + 1, distances.shape[1])
@@ -75,22 +76,23 @@ def most_neighbors(model: FittedModel) -> int:
     return len(views.rows()) - 1
 
 
-def _predicted(model: FittedClassifier) -> Tensor:
-    """Positions (n,) of the rows with predictions independent of their labels; warns of others.
+def independent_rows(model: FittedClassifier) -> Tensor:
+    """Positions (n,) of the rows with predictions independent of their labels.
 
     All rows if the fit had a noisy-label model.
     """
-    predictor = model.predictor
-    judged = torch.nonzero(predictor.judged)[:, 0]
-    n_rows = len(model.bank)
-    if isinstance(predictor.label_model, NoisyLabels) or len(judged) == n_rows:
-        return torch.arange(n_rows)
-    warn_user(
-        f"Base or networks were trained on the labels of {n_rows - len(judged)} of the {n_rows} "
-        f"rows in memory, so wrong ones among these cannot be found: only the other {len(judged)} "
-        'are ranked. To rank all, fit with label_noise="auto".'
-    )
-    return judged
+    if isinstance(model.predictor.label_model, NoisyLabels):
+        return torch.arange(len(model.bank))
+    return torch.nonzero(model.predictor.judged)[:, 0]
+
+
+def _warn_of_others(n_judged: int, n_rows: int) -> None:
+    if n_judged < n_rows:
+        warn_user(
+            f"Base or networks were trained on the labels of {n_rows - n_judged} of the {n_rows} "
+            f"rows in memory, so wrong ones among these cannot be found: only the other {n_judged} "
+            'are ranked. To rank all, fit with label_noise="auto".'
+        )
 
 
 def _unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
@@ -107,7 +109,7 @@ def _unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     return wide / wide.sum(axis=1, keepdims=True)
 
 
-def _given_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
+def given_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     """Probabilities (n, C) of the given labels of rows at positions, without using them."""
     proba, labels = _unseen_proba(model, rows), model.predictor.label_model
     return labels.given_proba(proba) if isinstance(labels, NoisyLabels) else proba

@@ -400,12 +400,15 @@ def reasons(
 
 
 def remembered_reasons(
-    predictor: ClassPredictor, n_neighbors: int | None, n_classes: int
+    predictor: ClassPredictor,
+    n_neighbors: int | None,
+    n_classes: int,
+    positions: Tensor | None = None,
 ) -> list[Reason]:
-    """Neighbors of the leave-one-out predictions of all remembered rows."""
+    """Neighbors of leave-one-out predictions of remembered rows, all or those at `positions`."""
     bank, calibration = predictor.views.bank, predictor.calibration()
     found: list[Reason] = []
-    for rows in torch.arange(len(bank)).split(CHUNK):
+    for rows in (torch.arange(len(bank)) if positions is None else positions).split(CHUNK):
         attended = [predictor.attend(predictor.retrieve_remembered(rows))]
         keys = bank.keys["features"][rows]
         found += reasons(predictor, keys, attended, n_neighbors, n_classes, calibration)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
-from nearwise.estimators.noise.review import KINDS, IssueKind
+from nearwise.estimators.noise.findings import KINDS, IssueKind
 from nearwise.memory import Change
 from nearwise.serve import classes
 from nearwise.serve.page import asking

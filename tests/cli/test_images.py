@@ -113,7 +113,7 @@ def test_wrong_labels_are_ranked_with_their_files(nearwise, tmp_path):
     assert {f"set/up/{file.name}" for file in wrong} & set(written["file"][:4])
     assert written["file"][0] in done.out
     few = nearwise(*ask, "--noise", "none")
-    assert few.exit_code == 0 and "other 20 are ranked" in few.err
+    assert few.exit_code == 0 and "other 20" in few.err
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_remembered_rows_are_predicted_with_a_word_on_those_that_were_learned_fr
         proba = fitted.predict_proba(None)
     assert proba.shape == (200, 3)
     judged = fitted._predictor.judged.numpy()
-    with pytest.warns(UserWarning, match="labels of 150 of the 200 .* other 50 are ranked"):
+    with pytest.warns(UserWarning, match="labels of 150 of the 200 .* other 50"):
         issues = review(fitted).issues()
     assert set(issues["id"]) == set(np.flatnonzero(judged))
     rows, parts = review(fitted).predict_learned(review(fitted).learned(X, y))

@@ -140,11 +140,11 @@ def test_targets_that_look_wrong_are_listed_until_something_is_done(client, mode
     assert [one["id"] for one in found] == wanted["id"].tolist()
     doubt = client.get("/map", params={"doubt": True}).json()
     assert dict(zip(doubt["id"], doubt["doubt"], strict=True))[first] > 0.9
-    table_of = client.get("/page/review/table").text
-    assert f'hx-post="/page/review/{first}"' in table_of and "2000" in table_of
+    case = client.post("/page/review/queue", json={"kind": "label", "row": str(first)}).text
+    assert f'name="ids" value="{first}"' in case and "target 2000; the model says" in case
     client.post(f"/issues/{first}", json={"action": "relabel", "target": 150})
     assert client.get(f"/rows/{first}").json()["target"] == 150
-    client.post(f"/page/review/{second}", json={"action": "keep", "label": "1"})
+    client.post("/page/review/decide", json={"ids": str(second), "action": "keep", "label": "1"})
     assert second not in {one["id"] for one in client.get("/issues").json()["issues"]}
     for wrong in ({"action": "relabel"}, {"action": "keep", "target": 1.0}, {"action": "x"}):
         problem(client.post(f"/issues/{first}", json=wrong), 422)

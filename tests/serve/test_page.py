@@ -57,9 +57,18 @@ def test_the_frame_of_each_view_holds_nothing_of_the_model_and_needs_no_key(aske
             assert "'unsafe-inline'" not in shown.headers["content-security-policy"]
             assert "<script>" not in shown.text and "style=" not in shown.text
         parts = ("start/view", "start/quality", "start/look", "head/model", "trust/groups")
-        for part in (*parts, "ask/form", "map/view", "review/table", "review/effect", "trust/view"):
+        parts = (*parts, "review/effect", "review/findings.csv")
+        for part in (*parts, "ask/form", "map/view", "trust/view"):
             problem(client.get(f"/page/{part}"), 401)
-        for part in ("ask/answer", "map/rows", "map/query", "review/3", "undo/1"):
+        for part in (
+            "ask/answer",
+            "map/rows",
+            "map/query",
+            "review/queue",
+            "review/decide",
+            "review/undo",
+            "undo/1",
+        ):
             problem(client.post(f"/page/{part}", json={}), 401)
 
 
@@ -67,9 +76,12 @@ def test_a_key_that_reads_decides_nothing(asked, tmp_path):
     key = make_key(tmp_path / "keys.json", "one", "read")
     with asked(keys=read_keys(tmp_path / "keys.json")) as client:
         client.headers["Authorization"] = f"Bearer {key}"
-        table = client.get("/page/review/table").text
-        assert "why" in table and "<form" not in table  # nothing to click that would be refused
-        problem(client.post("/page/review/3", json={"action": "keep"}), 403)
+        for form in ({}, {"view": "list"}, {"kind": "decided"}):
+            queue = client.post("/page/review/queue", json=form).text
+            assert 'id="case"' in queue and "<form hx-post" not in queue  # nothing to be refused
+            assert "accept the suggestion" not in queue
+        for path, form in (("3", {"action": "keep"}), ("decide", {"ids": "3", "action": "keep"})):
+            problem(client.post(f"/page/review/{path}", json=form), 403)
         assert client.get("/changes").json()["changes"] == []
 
 
@@ -122,28 +134,8 @@ def test_a_neighbor_switched_off_or_relabelled_answers_as_if_it_were_so_and_noth
     assert {first, second} <= set(neighbors_of(part))  # to be switched on again
 
 
-def test_decisions_are_in_the_journal_and_can_be_undone(client, folder, model):
-    table = client.get("/page/review/table").text
-    (row, *_) = map(int, re.findall(r'hx-post="/page/review/(\d+)"', table))
-    position = int(model.memory_.positions([row])[0])
-    given = int(model._fitted.label_positions[position])
-    said = client.post(f"/page/review/{row}", json={"action": "relabel", "label": str(1 - given)})
-    assert "relabelled" in said.text and said.headers["hx-trigger-after-settle"] == "decided"
-    opened = AttnKNNClassifier.load(folder)
-    assert int(opened._fitted.label_positions[position]) == 1 - given
-    assert "Undone" in client.post("/page/undo/1", json={}).text
-    assert "no change 99" in problem(client.post("/page/undo/99", json={}), 404)
-    assert int(AttnKNNClassifier.load(folder)._fitted.label_positions[position]) == given
-    client.post(f"/page/review/{row}", json={"action": "keep", "label": "0"})
-    assert f'"/page/review/{row}"' not in client.get("/page/review/table").text
-    kinds = [one["kind"] for one in client.get("/changes").json()["changes"]]
-    assert kinds == ["keep", "relabel", "relabel"]
-    problem(client.post(f"/page/review/{row}", json={"action": "relabel", "label": "9"}), 422)
-    problem(client.post("/page/review/123456", json={"action": "remove"}), 404)
-
-
 def test_the_effect_of_changes_is_measured_on_rows_that_none_of_them_touched(client, model):
-    assert "Nothing" in client.get("/page/review/effect").text
+    assert client.get("/page/review/effect").text.strip() == ""  # nothing to say yet
     ids = model.memory_.ids.tolist()
     positions = model._fitted.label_positions.numpy()
     wrong = ids[:8]
@@ -363,7 +355,8 @@ def test_columns_that_the_model_does_not_use_come_last_in_every_view(codes):
     assert re.findall(r'<td class="faint">(\d+|.)</td>', rows)  # and none of them is marked
     assert not re.search(r'<td class="faint"><span', rows)
     for part in (
-        client.get("/page/review/table").text,
+        client.post("/page/review/queue", json={"row": "7"}).text,
+        client.post("/page/review/queue", json={"row": "7", "view": "list"}).text,
         client.post("/page/map/rows", json={"ids": "3,4"}).text,
     ):
         assert part.index("size") < part.index("RowNumber")
@@ -391,7 +384,19 @@ TEXTS = st.text(max_size=8) | st.sampled_from(
     ["0", "1", "nan", "inf", "1e400", "-1", "9" * 30, "²"]
 )
 NAMES = st.sampled_from(
-    ["c0", "c1", "c2", "off", "as.0", "as.1", "as.x", "remembered", "ids", "label", "action"]
+    [
+        "c0",
+        "off",
+        "as.0",
+        "as.x",
+        "remembered",
+        "ids",
+        "label",
+        "action",
+        "kind",
+        "row",
+        "selection",
+    ]
 )
 
 
@@ -400,6 +405,13 @@ NAMES = st.sampled_from(
 )
 @given(form=st.dictionaries(NAMES, TEXTS | st.lists(TEXTS, max_size=3) | st.integers(), max_size=6))
 def test_no_form_is_a_fault_of_the_service(client, form):
-    for path in ("ask/answer", "map/query", "map/rows", "review/1", "review/5"):
+    for path in (
+        "ask/answer",
+        "map/query",
+        "map/rows",
+        "review/1",
+        "review/queue",
+        "review/decide",
+    ):
         found = client.post(f"/page/{path}", json=form)
         assert found.status_code in (200, 400, 404, 409, 422), (path, form, found.text)

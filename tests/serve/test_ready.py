@@ -147,7 +147,7 @@ def test_a_layout_does_not_keep_other_readers_waiting(asked, monkeypatch):
         try:
             assert started.wait(10)
             assert client.get("/page/map/progress").json() == {"progress": 0.25}
-            assert "decision" in client.get("/page/review/table").text
+            assert "decided" in client.post("/page/review/queue", json={}).text
             assert client.get("/map").is_success
             assert client.get("/page/trust/view").is_success
         finally:

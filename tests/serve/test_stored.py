@@ -53,8 +53,9 @@ def test_changes_over_http_are_in_the_store(client, moved):
 
 
 def test_what_needs_all_rows_is_refused_and_nothing_told_of_the_store(client, moved):
-    for path in ("/issues", "/map", "/page/review/table"):
+    for path in ("/issues", "/map"):
         assert str(moved) not in problem(client.get(path), 422)
+    assert str(moved) not in problem(client.post("/page/review/queue", json={}), 422)
 
 
 def test_the_page_asks_about_a_row_without_itself_and_without_a_neighbor(client, moved):

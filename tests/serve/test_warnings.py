@@ -86,7 +86,7 @@ def test_the_log_is_not_filled_with_what_clients_send(client, recwarn):
         assert client.post(path, json=form).status_code == 200
     client.post("/predict", json={"rows": [GAPS]})
     client.post("/rows", json={"rows": [GAPS], "labels": ["yes"]})
-    client.get("/page/review/table")
+    client.post("/page/review/queue", json={})
     assert [one for one in recwarn if issubclass(one.category, RowsWarning)] == []
 
 

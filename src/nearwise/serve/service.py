@@ -13,11 +13,13 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
 from nearwise.estimators.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
+from nearwise.estimators.noise.expected import ExpectedWrong, expected_wrong
 from nearwise.estimators.noise.findings import findings
 from nearwise.estimators.noise.review import Review, held_out_losses
 from nearwise.estimators.online.feedback import known_rows
@@ -83,6 +85,19 @@ class Effect(NamedTuple):
     n_rows: int
 
 
+class Reviewed(NamedTuple):
+    """Review of a version: `found` as by `Review.findings`, `issues` by row id.
+
+    `expected` is the expected number of wrong labels, or targets.
+    """
+
+    version: Version
+    lineage: str
+    found: pd.DataFrame
+    issues: pd.DataFrame
+    expected: ExpectedWrong
+
+
 class Service:
     """A saved model that serves many clients and can be changed meanwhile.
 
@@ -115,6 +130,7 @@ class Service:
         self._derived: dict[str, tuple[Version, Any]] = {}
         self._first: Version | None = None  # version before this service's first change
         self._first_lineage = ""
+        self._reviewed: Reviewed | None = None
         self._effect: tuple[FittedClassifier, Effect] | None = None
         most = self.limits.max_queue
         self.predictions = Lane(
@@ -400,13 +416,24 @@ class Service:
             suspect = found["suspicion"] > 0.5
         return version, found[suspect & ~found["id"].isin(self.live.kept())]
 
-    def review(self) -> tuple[Version, Any]:
-        """Rows for manual review, see `Review.findings`, without confirmed ones."""
-        version, found = self._once("review", self._review)
-        return version, found[~found["id"].isin(self.live.kept())]
+    def review(self, *, again: bool = False) -> Reviewed:
+        """Rows for manual review. They keep their order while they are decided, until `again`."""
+        known, now = self._reviewed, self.live.now
+        if known is None or known.lineage != self.live.lineage:
+            again = True
+        if again and (known is None or known.version.fitted is not now.fitted):
+            issues = self._of(now, "issues", _label_issues)
+            found = findings(now.fitted, issues)
+            expected, by_id = expected_wrong(now.fitted), issues.set_index("id")
+            known = Reviewed(now, self.live.lineage, found, by_id, expected)
+            self._reviewed = known
+        assert known is not None  # made above
+        return known
 
-    def _review(self, version: Version) -> Any:
-        return findings(version.fitted, self._of(version, "issues", _label_issues))
+    @property
+    def is_reviewed(self) -> bool:
+        """Whether `review` has an answer already, so that it takes no time."""
+        return self._reviewed is not None and self._reviewed.lineage == self.live.lineage
 
     def trust(self) -> tuple[Version, Trust]:
         """Measure the calibration and risk of predictions."""

@@ -75,8 +75,8 @@ def clean(
     Each row is predicted by models that were not fitted on it. The most suspicious rows come first.
     Check them before you change anything: rare cases look suspicious too. Rows count from 0.
 
-    For images DATA is a folder with one folder per class. If few labels are wrong, only the images
-    held out of training are ranked.
+    For images DATA is a folder with one folder per class. If few labels are wrong, the networks
+    have learned most of them; "independent" marks the images held out of training.
 
     [bold]Examples[/bold]
       nearwise clean train.csv --target species

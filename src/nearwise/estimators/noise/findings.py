@@ -130,6 +130,8 @@ def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...
     By Fisher's exact test, one-sided, at 95 % with a Bonferroni correction over the groups.
     """
     is_number = "low" in issues
+    if not is_number:
+        issues = issues[issues["independent"]]
     away = issues["given"] != issues["suggested"]
     if is_number:
         away = (issues["given"] - issues["suggested"]).abs()

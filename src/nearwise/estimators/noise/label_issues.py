@@ -35,24 +35,27 @@ def label_issues(model: FittedClassifier, n_neighbors: int, judge: JudgeName) ->
     """Rank the remembered rows; see `Review.issues`."""
     if judge not in ("nearwise", "cleanlab"):
         raise ValueError(f'judge={judge!r} is not known. Use "nearwise" or "cleanlab".')
-    bank, judged = model.bank, independent_rows(model)
-    _warn_of_others(len(judged), len(bank))
-    given, true = bank.labels[judged].numpy(), _true_proba(model, judged)
+    bank, independent = model.bank, np.zeros(len(model.bank), dtype=bool)
+    independent[independent_rows(model).numpy()] = True
+    _warn_of_others(independent)
+    everyone = torch.arange(len(bank))
+    given, true = bank.labels.numpy(), _true_proba(model, everyone)
     rows = np.arange(len(given))
     suspicion = 1 - true[rows, given]
     if judge == "cleanlab":
-        suspicion = 1 - _cleanlab_scores(given, given_proba(model, judged))
+        suspicion = 1 - _cleanlab_scores(given, given_proba(model, everyone))
     suggested = true.argmax(axis=1)
     _, near = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
     table = pd.DataFrame(
         {
-            "id": bank.ids[judged].numpy(),
+            "id": bank.ids.numpy(),
             "given": model.classes[given],
             "suggested": model.classes[suggested],
             "proba_given": true[rows, given],
             "proba_suggested": true[rows, suggested],
             "suspicion": suspicion,
-            "neighbors": [tuple(ids) for ids in near[judged.numpy()].tolist()],
+            "independent": independent,
+            "neighbors": [tuple(ids) for ids in near.tolist()],
         }
     )
     return table.sort_values("suspicion", ascending=False, kind="stable", ignore_index=True)
@@ -86,12 +89,14 @@ def independent_rows(model: FittedClassifier) -> Tensor:
     return torch.nonzero(model.predictor.judged)[:, 0]
 
 
-def _warn_of_others(n_judged: int, n_rows: int) -> None:
+def _warn_of_others(independent: np.ndarray) -> None:
+    n_rows, n_judged = len(independent), int(independent.sum())
     if n_judged < n_rows:
         warn_user(
             f"Base or networks were trained on the labels of {n_rows - n_judged} of the {n_rows} "
-            f"rows in memory, so wrong ones among these cannot be found: only the other {n_judged} "
-            'are ranked. To rank all, fit with label_noise="auto".'
+            "rows in memory, so wrong ones among these look less suspicious than they are; "
+            f'"independent" marks the other {n_judged}. For independent predictions of all, fit '
+            'with label_noise="auto".'
         )
 
 

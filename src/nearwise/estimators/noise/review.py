@@ -98,8 +98,9 @@ class Review:
 
         Every row gets its leave-one-out prediction, as by `predict_proba(None)`. With
         `label_noise`, Bayes' rule combines it with the probability of the given label. After a fit
-        with a hold-out split, rows that trained the networks are left out of the ranking, with a
-        warning, unless a noisy-label model was fitted.
+        with a hold-out split, the networks have learned the labels of most rows. Wrong ones among
+        these look less suspicious than they are, with a warning, unless a noisy-label model was
+        fitted.
 
         Parameters
         ----------
@@ -113,10 +114,11 @@ class Review:
         -------
         issues : DataFrame of n rows
             Rows by descending suspicion. Columns: id (in `memory_`), given and suggested label,
-            proba_given and proba_suggested (of being true), suspicion in [0, 1], neighbors (ids,
-            nearest first). Write it with `to_csv`. For a regressor: id, given target, suggested
-            (median of the leave-one-out prediction), low and high (5 and 95 %), suspicion
-            (probability that the target is wrong, at the rate of `noise`), neighbors.
+            proba_given and proba_suggested (of being true), suspicion in [0, 1], independent
+            (whether the prediction is independent of the label), neighbors (ids, nearest first).
+            Write it with `to_csv`. For a regressor: id, given target, suggested (median of the
+            leave-one-out prediction), low and high (5 and 95 %), suspicion (probability that the
+            target is wrong, at the rate of `noise`), neighbors.
 
         Raises
         ------

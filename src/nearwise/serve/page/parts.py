@@ -37,9 +37,15 @@ async def patiently(service: Service, where: str, work: Callable[[], Response]) 
         return waiting(service, where)
 
 
-def waiting(service: Service, where: str, fields: list[tuple[str, str]] | None = None) -> Response:
+def waiting(
+    service: Service,
+    where: str,
+    fields: list[tuple[str, str]] | None = None,
+    target: str = "#answer",
+) -> Response:
     """Return a part that sends the request again, optionally with form fields."""
-    return part("waiting.html", where=where, fields=fields, step=service.getting_ready)
+    values = {"where": where, "fields": fields, "target": target, "step": service.getting_ready}
+    return part("waiting.html", None, **values)
 
 
 def decided(said: str, version: int, *, can_undo: bool) -> Response:

@@ -1,78 +1,77 @@
-"""View "Review": rows to check, decisions about them, and their effect."""
+"""View "Review": a queue of cases to check, decisions about them, and their effect."""
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
-from nearwise.estimators.noise.findings import KINDS, IssueKind
 from nearwise.memory import Change
-from nearwise.serve import classes
-from nearwise.serve.page import asking
-from nearwise.serve.page.parts import (
-    MOST_LISTED,
-    Body,
-    RowId,
-    decided,
-    is_image,
-    part,
-    patiently,
-)
-from nearwise.serve.problems import ProblemError
+from nearwise.serve import numbers
+from nearwise.serve.page.asking import several
+from nearwise.serve.page.case import case_content
+from nearwise.serve.page.decisions import decide, said_of, written
+from nearwise.serve.page.forms import row_id
+from nearwise.serve.page.parts import Body, RowId, decided, is_image, part, patiently, waiting
+from nearwise.serve.page.queue import Place, Queue, decided_in
 from nearwise.serve.service import Service
+
+_PER_PAGE = 50  # rows of a list
 
 
 def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
-    """Add the list of findings, decisions, undo, and the effect."""
+    """Add the queue, decisions, undo, the effect, and the table to download."""
 
-    @read.get("/page/review/table", include_in_schema=False)
-    async def table(request: Request, kind: IssueKind | Literal["all"] = "all") -> Response:
-        may_decide = not service.read_only and request.state.holder.may("write")
+    @read.post("/page/review/queue", include_in_schema=False)
+    async def queue(request: Request, body: Body) -> Response:
+        form, place = body.root, Place.of(body.root)
+        again = bool(form.get("again"))
 
         def work() -> Response:
-            version, found = service.review()
-            counts = {one: int((found["kind"] == one).sum()) for one in KINDS}
-            of_kind = found if kind == "all" else found[found["kind"] == kind]
-            issues = [one._asdict() for one in of_kind[:MOST_LISTED].itertuples(index=False)]
-            fitted = version.fitted
-            known = [one["id"] for one in issues if one["kind"] != "group"]
-            return part(
-                "review.html",
-                kind=kind,
-                counts=counts,
-                issues=issues,
-                rows={one.id: one.row for one in fitted.look_up(known)},
-                n_issues=len(of_kind),
-                classes=fitted.classes.tolist() if service.task is classes else None,
-                may_decide=may_decide,
-                is_image=is_image(service),
-                left_out=fitted.predictor.encoder.left_out,
-            )
+            return _shown(service, request, place, again=again)
 
-        return await patiently(service, f"/page/review/table?kind={kind}", work)
+        if service.is_reviewed and not again:  # takes no time, so does not wait for slow work
+            return await service.ask(work)
+        try:
+            return await service.read(work)
+        except TimeoutError:
+            fields = [(name, str(value)) for name, value in form.items() if name != "again"]
+            return waiting(service, "/page/review/queue", fields, "#review")
 
-    @write.post("/page/review/{id}", include_in_schema=False)
-    async def decide(id: RowId, body: Body) -> Response:
-        action = body.root.get("action")
+    @write.post("/page/review/decide", include_in_schema=False)
+    async def make_decision(request: Request, body: Body) -> Response:
+        place, rows = Place.of(body.root), [row_id(one) for one in several(body.root, "ids")]
+        lane = service.ask if service.is_reviewed else service.read
+        before = await lane(lambda: _queue_at(service, place))
 
         def make(live: LiveModel) -> Change:
-            if action == "keep":
-                return live.keep([id])
-            if action == "remove":
-                return live.remove([id])
-            if action != "relabel":
-                raise ProblemError(422, "Choose a label, or keep or remove the row.")
-            return live.relabel([id], asking.label_in(live.now, body.root.get("label", "")))
+            return decide(live, before, rows, body.root)
 
         change = await service.change(make)
-        return decided(f"Row {id}: {_SAID[str(action)]}", change.version, can_undo=True)
+        following = before.after(rows) if place.view == "one" else None
+        said = said_of(change)
+        place = replace(place, row=following)
+        made = {"said": said, "made": change.version, "undone": ""}
+        return await service.ask(lambda: _shown(service, request, place, **made))
 
-    @write.post("/page/undo/{version}", include_in_schema=False)
-    async def undo(version: Annotated[int, Path(ge=1, lt=2**63)]) -> Response:
+    @write.post("/page/review/undo", include_in_schema=False)
+    async def take_back(request: Request, body: Body) -> Response:
+        place, version = Place.of(body.root), row_id(str(body.root.get("version", "")))
         change = await service.undo(version)
-        again = f" It is row {change.ids[0]} now." if change.kind == "add" else ""
-        return decided(f"Undone.{again}", change.version, can_undo=False)
+        if place.view == "one" and len(change.ids) == 1:
+            place = replace(place, row=change.ids[0])
+        rows = f"row {change.ids[0]}" if len(change.ids) == 1 else f"{len(change.ids)} rows"
+        made = {"said": f"Undone: {rows}.", "made": "", "undone": version}
+        return await service.ask(lambda: _shown(service, request, place, **made))
+
+    @read.get("/page/review/findings.csv", include_in_schema=False)
+    async def findings_file() -> Response:
+        def work() -> Response:
+            text = written(_queue_at(service, Place()))
+            return Response(text.encode(), media_type="text/csv; charset=utf-8")
+
+        return await service.read(work)
 
     @read.get("/page/review/effect", include_in_schema=False)
     async def effect() -> Response:
@@ -81,5 +80,77 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         return await patiently(service, "/page/review/effect", work)
 
+    # --- decisions of the view "Ask" -----------------------------------------------------------
 
-_SAID = {"keep": "label kept", "remove": "removed", "relabel": "relabelled"}
+    @write.post("/page/review/{id}", include_in_schema=False)
+    async def decide_one(id: RowId, body: Body) -> Response:
+        def make(live: LiveModel) -> Change:
+            return decide(live, None, [id], body.root)
+
+        change = await service.change(make)
+        return decided(said_of(change), change.version, can_undo=True)
+
+    @write.post("/page/undo/{version}", include_in_schema=False)
+    async def undo(version: Annotated[int, Path(ge=1, lt=2**63)]) -> Response:
+        change = await service.undo(version)
+        again = f" It is row {change.ids[0]} now." if change.kind == "add" else ""
+        return decided(f"Undone.{again}", change.version, can_undo=False)
+
+
+def _queue_at(service: Service, place: Place, *, again: bool = False) -> Queue:
+    reviewed = service.review(again=again)
+    remembered = set(service.live.now.fitted.bank.ids.tolist())
+    return Queue(reviewed, decided_in(service.live.history()), remembered, place)
+
+
+def _shown(
+    service: Service,
+    request: Request,
+    place: Place,
+    *,
+    again: bool = False,
+    said: str = "",
+    made: Any = "",
+    undone: Any = "",
+) -> Response:
+    """Render the queue at a place, after a decision `made` or `undone` by a version."""
+    queue, version = _queue_at(service, place, again=again), service.live.now
+    fitted, case = version.fitted, queue.shown
+    content, rows = None, []
+    if _is_list(queue):
+        first = queue.place.page * _PER_PAGE
+        listed = queue.open[first : first + _PER_PAGE]
+        there = set(fitted.bank.ids.tolist())
+        seen = {one.id: one for one in fitted.look_up([c.id for c in listed if c.id in there])}
+        rows = [(one, seen.get(one.id)) for one in listed]
+    elif case is not None and case.id is not None and case.id in queue.remembered:
+        content = case_content(version, queue, case)
+        queue.place = replace(queue.place, row=case.id)
+    of_numbers = service.task is numbers
+    issues = queue.reviewed.issues
+    n_independent = len(issues) if of_numbers else int(issues["independent"].sum())
+    return part(
+        "review.html",
+        {"HX-Trigger-After-Settle": "decided"} if said else None,
+        queue=queue,
+        place=queue.place,
+        content=content,
+        rows=rows,
+        is_list=_is_list(queue),
+        per_page=_PER_PAGE,
+        n_independent=n_independent,
+        n_rows=fitted.n_remembered,
+        n_changes=version.number - queue.reviewed.version.number,
+        classes=None if of_numbers else fitted.classes.tolist(),
+        may_decide=not service.read_only and request.state.holder.may("write"),
+        is_image=is_image(service),
+        left_out=fitted.predictor.encoder.left_out,
+        said=said,
+        made=made,
+        undone=undone,
+    )
+
+
+def _is_list(queue: Queue) -> bool:
+    place = queue.place
+    return place.view == "list" or (place.kind == "decided" and place.row is None)

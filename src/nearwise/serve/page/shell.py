@@ -16,7 +16,7 @@ View = Literal["start", "ask", "map", "review", "trust"]
 _VIEWS = {"start": "Start", "ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
 _STATIC = files("nearwise.serve.page").joinpath("static")
 _STYLES = ("page", "start", "ask", "map", "review", "trust")  # styles, one file per view
-Script = Literal["htmx.min.js", "page.js", "ask.js", "map.js", "trust.js"]
+Script = Literal["htmx.min.js", "page.js", "ask.js", "map.js", "review.js", "trust.js"]
 
 
 def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> None:

@@ -1,15 +1,16 @@
 """The page in Chromium, used as a person would: each view, both widths, light and dark."""
 
 import json
-import shutil
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from nearwise.estimators import AttnKNNClassifier, LiveModel
+from nearwise.estimators import AttnKNNClassifier
 from nearwise.serve.keys import make_key, read_keys
 from tests.browser import no_serious_findings
+from tests.estimators.cases import attn_knn
+from tests.estimators.image_cases import BRIEF, patches
 from tests.serve.conftest import served
 from tests.store.folders import small_table
 
@@ -191,42 +192,6 @@ def test_the_map_lists_what_is_drawn_around_and_shows_the_question(browser, tabl
         assert fits(page)
 
 
-@LOOKS
-def test_reviewing_relabels_undoes_and_shows_the_effect(browser, table, tmp_path, width, scheme):
-    folder = shutil.copytree(table, tmp_path / "copy.model")
-    with served(folder) as base, opened(browser, base, width, scheme) as page:
-        page.goto(f"{base}/page/review")
-        accept = page.get_by_role("button", name="Accept").first
-        accept.click()
-        page.wait_for_selector("text=relabelled")
-        page.wait_for_selector("#effect >> text=that none of them touched")
-        (change,) = LiveModel(folder).history()
-        assert change.kind == "relabel"
-        page.get_by_role("button", name="Undo").first.click()
-        page.wait_for_selector("text=Undone")
-        assert [one.kind for one in LiveModel(folder).history()] == ["relabel", "relabel"]
-        page.get_by_role("button", name="labels").click()
-        page.wait_for_selector("[aria-pressed=true] >> text=labels")
-        no_serious_findings(page)
-        assert fits(page)
-
-
-def test_a_filter_is_marked_and_says_that_it_works_when_it_is_pressed(browser, table):
-    with served(table) as base, opened(browser, base) as page:
-        page.goto(f"{base}/page/review")
-        page.wait_for_selector("[aria-pressed=true] >> text=all")
-        held = []
-        page.route("**/page/review/table?kind=copy", lambda route: held.append(route))
-        page.get_by_role("button", name="copies").click()
-        page.wait_for_selector("[aria-pressed=true][aria-busy=true] >> text=copies")
-        assert page.locator("[aria-pressed=true]").count() == 1
-        words = "getComputedStyle(document.querySelector('[aria-busy=true]'), '::after').content"
-        assert "working" in page.evaluate(words)
-        held[0].continue_()
-        page.wait_for_selector("[aria-busy=true]", state="detached")
-        page.wait_for_selector("[aria-pressed=true] >> text=copies")
-
-
 def test_a_layout_under_way_shows_its_progress_and_is_left_for_another(browser, table):
     with served(table) as base, opened(browser, base) as page:
         page.goto(f"{base}/page/map")
@@ -311,14 +276,10 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_sent(browser, table, tmp_path):
 
 def test_an_image_is_asked_by_its_file(browser, tmp_path):
     Image = pytest.importorskip("PIL.Image")
-    from sklearn.datasets import load_digits
-
-    X, y = load_digits(return_X_y=True)
-    images = (X.reshape(-1, 8, 8) * 15.9).astype(np.uint8)
-    model = AttnKNNClassifier(preset="instant", random_state=0)
-    model.fit(images[:300], y[:300]).save(tmp_path / "digits.model")
-    Image.fromarray(images[400]).save(tmp_path / "one.png")
-    with served(tmp_path / "digits.model") as base, opened(browser, base) as page:
+    images, y = patches(100)
+    attn_knn(**BRIEF).fit(images, y).save(tmp_path / "images.model")
+    Image.fromarray(images[40, ..., 0]).save(tmp_path / "one.png")
+    with served(tmp_path / "images.model") as base, opened(browser, base) as page:
         page.goto(f"{base}/page/ask")
         page.locator("#file").set_input_files(tmp_path / "one.png")
         page.wait_for_selector("#answer .near img")

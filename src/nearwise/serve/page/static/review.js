@@ -17,7 +17,6 @@ function kept(name) {
 }
 
 function go(search, {isNew = true, again = false} = {}) {
-  if (isWorking) return;
   const values = Object.fromEntries(new URLSearchParams(search));
   if (values.kind === "selection") values.selection = kept(SELECTION).join(",");
   if (again) values.again = "1";

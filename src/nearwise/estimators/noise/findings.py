@@ -144,8 +144,8 @@ def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...
         for name, members in _group_members(model)
         if _FEWEST_IN_GROUP <= (members & ranked).sum() <= n_rows - _FEWEST_IN_GROUP
     ]
-    off = pd.Series(away.to_numpy(dtype=float), issues["id"].to_numpy())
-    off = off.reindex(own[ranked]).to_numpy()
+    by_row = pd.Series(away.to_numpy(dtype=float), issues["id"].to_numpy())
+    off = by_row.reindex(own[ranked]).to_numpy()
     found = []
     for name, members in groups:
         n_members, n_wrong = int(members.sum()), int((~correct[members]).sum())
@@ -155,8 +155,8 @@ def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...
             gap, said = (_farther if is_number else _less_right)(off[inside], off[~inside])
             ids = [*own[members & ~correct].tolist(), *own[members & correct].tolist()]
             found.append((gap, tuple(ids[:_MOST_MEMBERS]), f"{name}: {said}"))
-    for gap, ids, what in sorted(found, key=lambda one: -one[0]):
-        yield "group", pd.NA, None, None, gap, ids, what
+    for gap, rows, what in sorted(found, key=lambda one: -one[0]):
+        yield "group", pd.NA, None, None, gap, rows, what
 
 
 def _less_right(wrong: np.ndarray, others: np.ndarray) -> tuple[float, str]:

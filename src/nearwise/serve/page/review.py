@@ -1,7 +1,7 @@
 """View "Review": a queue of cases to check, decisions about them, and their effect."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
@@ -18,6 +18,14 @@ from nearwise.serve.page.queue import Place, Queue, decided_in
 from nearwise.serve.service import Service
 
 _PER_PAGE = 50  # rows of a list
+
+
+class Made(NamedTuple):
+    """A decision `made`, or `undone`, by the version of its change, and what to say of it."""
+
+    said: str = ""
+    made: int | str = ""
+    undone: int | str = ""
 
 
 def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
@@ -50,10 +58,9 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         change = await service.change(make)
         following = before.after(rows) if place.view == "one" else None
-        said = said_of(change)
         place = replace(place, row=following)
-        made = {"said": said, "made": change.version, "undone": ""}
-        return await service.ask(lambda: _shown(service, request, place, **made))
+        made = Made(said_of(change), made=change.version)
+        return await service.ask(lambda: _shown(service, request, place, made))
 
     @write.post("/page/review/undo", include_in_schema=False)
     async def take_back(request: Request, body: Body) -> Response:
@@ -62,8 +69,8 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
         if place.view == "one" and len(change.ids) == 1:
             place = replace(place, row=change.ids[0])
         rows = f"row {change.ids[0]}" if len(change.ids) == 1 else f"{len(change.ids)} rows"
-        made = {"said": f"Undone: {rows}.", "made": "", "undone": version}
-        return await service.ask(lambda: _shown(service, request, place, **made))
+        made = Made(f"Undone: {rows}.", undone=version)
+        return await service.ask(lambda: _shown(service, request, place, made))
 
     @read.get("/page/review/findings.csv", include_in_schema=False)
     async def findings_file() -> Response:
@@ -107,13 +114,11 @@ def _shown(
     service: Service,
     request: Request,
     place: Place,
+    made: Made | None = None,
     *,
     again: bool = False,
-    said: str = "",
-    made: Any = "",
-    undone: Any = "",
 ) -> Response:
-    """Render the queue at a place, after a decision `made` or `undone` by a version."""
+    """Render the queue at a place, also after a decision."""
     queue, version = _queue_at(service, place, again=again), service.live.now
     fitted, case = version.fitted, queue.shown
     content, rows = None, []
@@ -131,7 +136,7 @@ def _shown(
     n_independent = len(issues) if of_numbers else int(issues["independent"].sum())
     return part(
         "review.html",
-        {"HX-Trigger-After-Settle": "decided"} if said else None,
+        {"HX-Trigger-After-Settle": "decided"} if made else None,
         queue=queue,
         place=queue.place,
         content=content,
@@ -145,9 +150,7 @@ def _shown(
         may_decide=not service.read_only and request.state.holder.may("write"),
         is_image=is_image(service),
         left_out=fitted.predictor.encoder.left_out,
-        said=said,
-        made=made,
-        undone=undone,
+        made=made or Made(),
     )
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from nearwise.html.numbers import number, percent
 from nearwise.serve import classes
 from nearwise.serve.page.parts import part, patiently
+from nearwise.serve.page.queue import decided_in
 from nearwise.serve.page.trust import review_of
 from nearwise.serve.service import Service
 
@@ -61,14 +62,15 @@ def _by_size(fitted: Any) -> list[tuple[Any, int]]:
 
 def _things(service: Service) -> list[dict[str, str]]:
     """Three things to look at: each has a title, a sentence, and a link."""
-    _, found = service.review()
+    found = service.review().found
+    found = found[~found["id"].isin(list(decided_in(service.live.history()).decisions))]
     of_kind = {kind: found[found["kind"] == kind] for kind in ("label", "outlier", "group")}
     things = []
     if len(of_kind["label"]):
         first = of_kind["label"].iloc[0]
         things.append(
             _thing(
-                f"{_counted(len(of_kind['label']), service.task.LABEL)} to check",
+                f"{_counted(len(of_kind['label']), service.task.LABEL)} that disagree with the model",
                 f"First row {first['id']}: {first['what']}.",
                 {"kind": "label"},
             )

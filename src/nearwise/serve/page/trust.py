@@ -10,6 +10,7 @@ from starlette.responses import Response
 from nearwise.estimators.inputs.by_text import in_text
 from nearwise.estimators.online.feedback import judged_rows
 from nearwise.serve.page.parts import part, patiently
+from nearwise.serve.page.queue import Place
 from nearwise.serve.page.snippets import feedback_request
 from nearwise.serve.service import Service
 
@@ -45,11 +46,12 @@ def add_trust(read: APIRouter, service: Service) -> None:
     @read.get("/page/trust/groups", include_in_schema=False)
     async def groups() -> Response:
         def work() -> Response:
-            _, found = service.review()
+            found = service.review().found
             rows = found[found["kind"] == "group"]
+            names = {what: what.rpartition(": ")[0] for what in rows["what"]}
             listed = [
-                {"what": what, "link": f"/page/review?kind=group&group={at}"}
-                for at, what in enumerate(rows["what"])
+                {"what": what, "link": f"/page/review?{Place('group', group=name).query}"}
+                for what, name in names.items()
             ]
             return part("groups.html", groups=listed)
 

@@ -167,7 +167,7 @@ def test_what_is_there_on_request_is_optional_and_the_rest_required(client):
     assert optional["Prediction"] == optional["Explanation"] == {"set", "novelty_p", "accepted"}
     assert optional["Neighbor"] == {"column_shares"}
     assert optional["Predictions"] == optional["Explanations"] == {"selection"}
-    assert optional["MemoryMap"] == {"doubt"}
+    assert optional["MemoryMap"] == optional["MapValues"] == set()
     assert optional["Changed"] == optional["ClassifierSummary"] == set()
     assert schemas["Change"]["properties"]["time"]["format"] == "date-time"
     for name in ("started", "finished"):
@@ -216,8 +216,11 @@ def test_answers_are_as_they_are_described(client):
     asked("POST", "/map", {"rows": [row]})
     what_if = {"without": [4], "relabel": {"5": "no"}, "column_shares": True}
     asked("POST", "/explain", {"remembered": 3} | more | what_if)
-    found = client.get("/map", params={"doubt": True})
-    holds(described, "get", "/map", found)
+    for by in ("doubt", "right", "confidence", "change"):
+        holds(described, "get", "/map/values", client.get("/map/values", params={"by": by}))
+    for column in ("income", "town"):
+        given = {"by": "column", "column": column}
+        holds(described, "get", "/map/values", client.get("/map/values", params=given))
     for path in ("/v2", "/v2/health/live", "/v2/health/ready"):
         asked("GET", path)
     for path in ("/v2/models/{model}", "/v2/models/{model}/ready"):

@@ -57,18 +57,12 @@ def test_the_frame_of_each_view_holds_nothing_of_the_model_and_needs_no_key(aske
             assert "'unsafe-inline'" not in shown.headers["content-security-policy"]
             assert "<script>" not in shown.text and "style=" not in shown.text
         parts = ("start/view", "start/quality", "start/look", "head/model", "trust/groups")
-        parts = (*parts, "review/effect", "review/findings.csv")
-        for part in (*parts, "ask/form", "map/view", "trust/view"):
+        parts += ("review/effect", "review/findings.csv", "map/view", "map/tip/3")
+        for part in (*parts, "ask/form", "trust/view"):
             problem(client.get(f"/page/{part}"), 401)
-        for part in (
-            "ask/answer",
-            "map/rows",
-            "map/query",
-            "review/queue",
-            "review/decide",
-            "review/undo",
-            "undo/1",
-        ):
+        of_map = ("map/rows", "map/query", "map/columns", "map/export")
+        of_review = ("review/queue", "review/decide", "review/undo")
+        for part in ("ask/answer", *of_map, *of_review, "undo/1"):
             problem(client.post(f"/page/{part}", json={}), 401)
 
 
@@ -150,24 +144,6 @@ def test_the_effect_of_changes_is_measured_on_rows_that_none_of_them_touched(cli
     assert shown[0] == pytest.approx(losses[0].mean(), abs=6e-5)
     assert shown[1] == pytest.approx((losses[1] - losses[0]).mean(), abs=6e-6)
     assert f"{len(ids) - 8} rows" in part
-
-
-def test_the_map_says_where_rows_lie_how_doubtful_they_are_and_when_they_came(client, model):
-    added = client.post(
-        "/rows", json={"rows": [{"age": 1, "income": 2, "town": "Rome"}], "labels": ["yes"]}
-    ).json()
-    found = client.get("/map", params={"doubt": True}).json()
-    came = dict(zip(found["id"], found["version"], strict=True))
-    assert came.pop(added["ids"][0]) == 1 and set(came.values()) == {0}
-    issues = review(client.service.live.model).issues().set_index("id")["suspicion"]
-    doubt = dict(zip(found["id"], found["doubt"], strict=True))
-    assert doubt == pytest.approx(issues.to_dict(), abs=1e-4)
-    row = int(model.memory_.ids[5])
-    placed = client.post("/page/map/query", json=question(client, row)).json()
-    at = found["id"].index(row)
-    assert (placed["x"], placed["y"]) == pytest.approx((found["x"][at], found["y"][at]), abs=1e-3)
-    listed = client.post("/page/map/rows", json={"ids": f"{row},99999"}).text
-    assert "1 row" in listed and f"/page/ask?row={row}" in listed
 
 
 def test_trust_says_what_the_model_measures_and_feedback_joins_it(client, model):
@@ -360,7 +336,6 @@ def test_columns_that_the_model_does_not_use_come_last_in_every_view(codes):
         client.post("/page/map/rows", json={"ids": "3,4"}).text,
     ):
         assert part.index("size") < part.index("RowNumber")
-    assert "&#34;RowNumber&#34;" in client.get("/page/map/view").text  # for the tip
 
 
 def test_the_effect_of_a_switch_stands_beside_the_answer(client):
@@ -405,13 +380,8 @@ NAMES = st.sampled_from(
 )
 @given(form=st.dictionaries(NAMES, TEXTS | st.lists(TEXTS, max_size=3) | st.integers(), max_size=6))
 def test_no_form_is_a_fault_of_the_service(client, form):
-    for path in (
-        "ask/answer",
-        "map/query",
-        "map/rows",
-        "review/1",
-        "review/queue",
-        "review/decide",
-    ):
+    of_map = ("map/query", "map/rows", "map/columns", "map/export")
+    of_review = ("review/1", "review/queue", "review/decide")
+    for path in ("ask/answer", *of_map, *of_review):
         found = client.post(f"/page/{path}", json=form)
         assert found.status_code in (200, 400, 404, 409, 422), (path, form, found.text)

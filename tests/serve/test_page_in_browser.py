@@ -1,6 +1,5 @@
 """The page in Chromium, used as a person would: each view, both widths, light and dark."""
 
-import json
 from contextlib import contextmanager
 
 import numpy as np
@@ -163,51 +162,6 @@ def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme)
         assert fits(page)
 
 
-@LOOKS
-def test_the_map_lists_what_is_drawn_around_and_shows_the_question(browser, table, width, scheme):
-    with served(table) as base, opened(browser, base, width, scheme) as page:
-        page.goto(f"{base}/page/ask?row=3")
-        page.wait_for_selector("#answer .near")
-        page.get_by_role("link", name="Show it on the map").click()
-        page.wait_for_selector("text=The cross is the row that was asked about")
-        box = page.locator("#map").bounding_box()
-        corners = [(0.02, 0.02), (0.98, 0.02), (0.98, 0.98), (0.02, 0.98)]
-        points = [(box["x"] + box["width"] * x, box["y"] + box["height"] * y) for x, y in corners]
-        page.mouse.move(*points[0])
-        page.mouse.down()
-        for point in points[1:]:
-            page.mouse.move(*point, steps=4)
-        page.mouse.up()
-        page.wait_for_selector("#map-rows >> text=/1[56]\\d rows/")
-        for color in ("doubt", "time"):
-            page.get_by_label(color, exact=True).check()
-            page.wait_for_selector(
-                f"#map-legend >> text={'wrong with' if color == 'doubt' else 'came'}"
-            )
-        page.locator("#map").focus()
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#map-rows >> text=20 rows")
-        no_serious_findings(page)
-        assert fits(page)
-
-
-def test_a_layout_under_way_shows_its_progress_and_is_left_for_another(browser, table):
-    with served(table) as base, opened(browser, base) as page:
-        page.goto(f"{base}/page/map")
-        page.wait_for_selector("text=/rows, version 0/")
-        page.route("**/map?method=tsne*", lambda route: None)  # it does not come
-        page.route("**/page/map/progress", lambda route: route.fulfill(body='{"progress": 0.4}'))
-        page.get_by_label("t-SNE").check()
-        page.wait_for_selector("text=40 % done")
-        assert page.locator("#map-frame.stale #map-progress").is_visible()
-        no_serious_findings(page)
-        page.get_by_label("PCA").check()
-        page.wait_for_selector("text=/rows, version 0/")
-        assert page.locator("#map-frame.stale").count() == 0
-        assert not page.locator("#map-progress").is_visible()
-
-
 def test_a_service_that_gets_ready_says_so_in_the_header(browser, table):
     with served(table) as base, opened(browser, base) as page:
         step = '{"ready": true, "getting_ready": {"step": "a step", "progress": 0.4}}'
@@ -285,20 +239,3 @@ def test_an_image_is_asked_by_its_file(browser, tmp_path):
         page.wait_for_selector("#answer .near img")
         assert page.locator("#answer img").count() == 9  # the image and its neighbors
         no_serious_findings(page)
-
-
-def test_a_hundred_thousand_points_are_drawn(browser, table):
-    n = 100_000
-    points = np.random.default_rng(0).normal(size=(2, n)).round(3).tolist()
-    found = {"id": list(range(n)), "label": ["a"] * n, "x": points[0], "y": points[1]}
-    found |= {"version": [0] * n, "explained_variance": [0.5, 0.2], "memory_version": 0}
-    with served(table) as base, opened(browser, base) as page:
-        page.route("**/map?*", lambda route: route.fulfill(body=json.dumps(found)))
-        page.goto(f"{base}/page/map")
-        page.wait_for_selector("text=100000 rows")
-        drawn = page.evaluate(
-            "() => { const c = document.getElementById('map');"
-            "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
-            "let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }"
-        )
-        assert drawn > 20_000

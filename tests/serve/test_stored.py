@@ -53,7 +53,8 @@ def test_changes_over_http_are_in_the_store(client, moved):
 
 
 def test_what_needs_all_rows_is_refused_and_nothing_told_of_the_store(client, moved):
-    for path in ("/issues", "/map"):
+    of_map = ("/map", "/map/values?by=doubt", "/map/values?by=column&column=age")
+    for path in ("/issues", *of_map):
         assert str(moved) not in problem(client.get(path), 422)
     assert str(moved) not in problem(client.post("/page/review/queue", json={}), 422)
 

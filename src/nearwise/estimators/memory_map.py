@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 from sklearn.decomposition import PCA
 
-from nearwise.estimators.model.fitted_model import FittedClassifier
+from nearwise.estimators.model.fitted_model import FittedModel
 
 MapMethod = Literal["pca", "tsne"]
 METHODS: tuple[MapMethod, ...] = get_args(MapMethod)
-MOST_ROWS = 20_000  # most rows of a map, drawn at random
+MOST_ROWS = 100_000  # most rows of a map, drawn at random
 _PERPLEXITY = 30
 _WIDEST = 50  # most principal components as input of t-SNE
 _EARLY, _LATE, _REPORT_EVERY = 250, 500, 10  # iterations of t-SNE, openTSNE's defaults
@@ -42,7 +43,7 @@ class MemoryMap:
 
 
 def memory_map(
-    model: FittedClassifier,
+    model: FittedModel,
     method: MapMethod = "pca",
     report: Callable[[float], None] | None = None,
 ) -> MemoryMap:
@@ -50,7 +51,7 @@ def memory_map(
 
     Parameters
     ----------
-    model : FittedClassifier
+    model : FittedClassifier or FittedRegressor
     method : {"pca", "tsne"}, default="pca"
         Projection. "tsne" keeps neighbors together and takes about a minute for 20,000 rows; it
         needs the extra "map".
@@ -66,18 +67,34 @@ def memory_map(
     if method not in METHODS:
         raise ValueError(f'method={method!r} is not known. Use "pca" or "tsne".')
     keys = model.bank.keys["features"].float().numpy()
-    positions = np.arange(len(keys))
-    if len(keys) > MOST_ROWS:
-        drawn = np.random.default_rng(0).choice(positions, MOST_ROWS, replace=False)
-        positions = np.sort(drawn)
+    positions = drawn_positions(model)
     keys = keys[positions]
-    if min(keys.shape) < 2:
+    if len(keys) < 2 or not np.ptp(keys, axis=0).any():
         return MemoryMap(positions, np.zeros((len(keys), 2)), np.zeros(2), _at_zero)
+    if keys.shape[1] == 1:
+        along = partial(_on_a_line, float(keys.mean()))
+        return MemoryMap(positions, along(keys), np.array([1.0, 0.0]), along)
     if method == "pca":
         pca = PCA(2, svd_solver="covariance_eigh")
         points = pca.fit_transform(keys)
         return MemoryMap(positions, points, pca.explained_variance_ratio_, pca.transform)
     return MemoryMap(positions, *_tsne(keys, report))
+
+
+def drawn_positions(model: FittedModel) -> np.ndarray:
+    """Positions of the rows of a map: all, or `MOST_ROWS` random ones; int64 (n,), ascending."""
+    positions = np.arange(len(model.bank))
+    if len(positions) <= MOST_ROWS:
+        return positions
+    return np.sort(np.random.default_rng(0).choice(positions, MOST_ROWS, replace=False))
+
+
+def rounded(points: np.ndarray) -> np.ndarray:
+    """Round points (n, 2) to about a ten-thousandth of their extent."""
+    extent = float(np.ptp(points, axis=0).max(initial=0.0))
+    exact = points.astype(np.float64)  # of float32, more digits would be written
+    found: np.ndarray = exact.round(5 - int(np.ceil(np.log10(extent))) if extent > 0 else 0)
+    return found
 
 
 def _tsne(keys: np.ndarray, report: Callable[[float], None] | None) -> tuple[np.ndarray, None, Any]:
@@ -111,6 +128,11 @@ def _tsne(keys: np.ndarray, report: Callable[[float], None] | None) -> tuple[np.
         return np.asarray(found.transform(reduce.transform(new), perplexity=near))
 
     return np.asarray(found), None, project
+
+
+def _on_a_line(middle: float, keys: np.ndarray) -> np.ndarray:
+    """Points of keys (n, 1), which need one axis."""
+    return np.hstack([keys - middle, np.zeros_like(keys)])
 
 
 def _at_zero(keys: np.ndarray) -> np.ndarray:

@@ -162,7 +162,8 @@ class RememberedRow(described.RememberedRow):
 class MemoryMap(described.MemoryMap):
     """Remembered rows in two dimensions, one entry of each list per row."""
 
-    label: list[float] = Field(alias="target")
+    label: list[float] = Field(alias="target")  # type: ignore[assignment]
+    classes: ClassVar[None] = None  # type: ignore[assignment, misc]
 
 
 class Feedback(described.Added):

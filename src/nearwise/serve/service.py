@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -16,8 +16,22 @@ import numpy as np
 import pandas as pd
 
 from nearwise.estimators import LiveModel
+from nearwise.estimators.column_profile import ColumnProfile
 from nearwise.estimators.live import Version
-from nearwise.estimators.memory_map import MapMethod, MemoryMap, memory_map
+from nearwise.estimators.map_values import (
+    MapColoring,
+    MapValues,
+    change_values,
+    column_values,
+    prediction_values,
+)
+from nearwise.estimators.memory_map import (
+    MapMethod,
+    MemoryMap,
+    drawn_positions,
+    memory_map,
+    rounded,
+)
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
 from nearwise.estimators.noise.expected import ExpectedWrong, expected_wrong
 from nearwise.estimators.noise.findings import findings
@@ -445,26 +459,43 @@ class Service:
             )
         return self._once("trust", lambda now: measure_trust(now.fitted))
 
-    def map(self, method: MapMethod = "pca", *, doubt: bool = False) -> tuple[Version, Any]:
-        """Project the memory to two dimensions; by PCA of its keys, or by t-SNE.
-
-        `doubt`: also the probability that each label is wrong; 422 if the model cannot estimate
-        it.
-        """
+    def map(self, method: MapMethod = "pca") -> tuple[Version, Any]:
+        """Project the memory to two dimensions; by PCA of its keys, or by t-SNE."""
         version, laid = self.laid_out(method)
         fitted, rows = version.fitted, laid.positions
-        found = {
-            "id": fitted.bank.ids.numpy()[rows],
-            self.task.LABEL: fitted.labels_at(rows),
-            "x": laid.points[:, 0].round(4),
-            "y": laid.points[:, 1].round(4),
-            "version": self._came(fitted)[rows],
-            "explained_variance": laid.explained_variance,
-        }
-        if doubt:
-            issues = self._of(version, "issues", _label_issues).set_index("id")
-            found["doubt"] = issues["suspicion"].reindex(found["id"]).round(4).to_numpy()
-        return version, found
+        x, y = rounded(laid.points).T
+        found = {"id": fitted.bank.ids.numpy()[rows], "x": x, "y": y}
+        if self.task is numbers:
+            found["target"] = fitted.labels_at(rows)
+        else:
+            found |= {"classes": fitted.classes, "label": fitted.codes[rows]}
+        return version, found | {"explained_variance": laid.explained_variance}
+
+    def map_values(self, by: MapColoring, column: str | None = None) -> tuple[Version, MapValues]:
+        """Values of the rows of a map, in its order, by which they are colored.
+
+        Raises
+        ------
+        ProblemError
+            422 if `column` is missing, or given without `by="column"`.
+        """
+        if (by == "column") != (column is not None):
+            raise ProblemError(422, 'column names the column of by="column"; give both or none.')
+        version = self.live.now
+        rows = drawn_positions(version.fitted)
+        if column is not None:
+            return version, column_values(version.fitted, column, rows)
+        if by == "change":
+            return version, change_values(self._came(version.fitted)[rows])
+        issues = self._of(version, "issues", _label_issues)
+        found = self._of(
+            version, f"map of {by}", lambda now: prediction_values(now.fitted, by, issues)
+        )
+        return version, replace(found, values=found.values[rows])
+
+    def column_profile(self) -> tuple[Version, ColumnProfile]:
+        """Columns of the remembered rows, for comparisons."""
+        return self._once("columns", lambda now: ColumnProfile.of(now.fitted))
 
     def laid_out(self, method: MapMethod) -> tuple[Version, MemoryMap]:
         """Return the cached map of the present version."""

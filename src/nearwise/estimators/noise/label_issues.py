@@ -100,7 +100,7 @@ def _warn_of_others(independent: np.ndarray) -> None:
         )
 
 
-def _unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
+def unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     """Probabilities (n, C) of the true labels of rows at positions, without the given labels."""
     predictor = model.predictor
     if not (predictor.held_rows_out and isinstance(predictor.label_model, NoisyLabels)):
@@ -116,13 +116,13 @@ def _unseen_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
 
 def given_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     """Probabilities (n, C) of the given labels of rows at positions, without using them."""
-    proba, labels = _unseen_proba(model, rows), model.predictor.label_model
+    proba, labels = unseen_proba(model, rows), model.predictor.label_model
     return labels.given_proba(proba) if isinstance(labels, NoisyLabels) else proba
 
 
 def _true_proba(model: FittedClassifier, rows: Tensor) -> np.ndarray:
     """Posterior probabilities (n, C) of the true labels, given also the labels of the rows."""
-    proba, labels = _unseen_proba(model, rows), model.predictor.label_model
+    proba, labels = unseen_proba(model, rows), model.predictor.label_model
     if not isinstance(labels, NoisyLabels):
         return proba
     return labels.posterior(proba, model.bank.labels[rows])

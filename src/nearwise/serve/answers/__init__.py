@@ -1,7 +1,7 @@
 """Answers about predictions, rows and changes, as /openapi.json describes them."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
 
@@ -161,15 +161,27 @@ class Changes(Versioned):
 
 
 class MemoryMap(Versioned):
-    """Remembered rows in two dimensions, one entry of each list per row."""
+    """Remembered rows in two dimensions; lists have one entry per row, except `classes`."""
 
+    n_remembered: int = Field(description="Rows of the memory, of which a map shows a part.")
     id: list[int]
-    label: list[Label]
+    label: list[int] = Field(description="Position of each row's label in `classes`.")
+    classes: list[Label]
     x: list[float]
     y: list[float]
-    version: list[int] = Field(description="Change with which a row came; 0 with the fit.")
     explained_variance: list[float] | None = Field(description="By the two axes of PCA.")
-    doubt: list[float | None] = on_request("Probability that a label is wrong.")
+
+
+class MapValues(Versioned):
+    """A value per row of a map, in its order; null where missing."""
+
+    kind: Literal["category", "number", "date"]
+    values: list[float | None] = Field(
+        description="Positions in `categories`, numbers, or days since 1970."
+    )
+    categories: list[str]
+    missing: str = Field(description="What a missing value means.")
+    ends: list[float] | None = Field(description="Fixed ends of the scale.")
 
 
 class MapPoint(Answer):

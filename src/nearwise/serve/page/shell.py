@@ -1,6 +1,7 @@
 """Frame of the page: public, since it holds nothing of the model; its content needs a key."""
 
 from importlib.resources import files
+from itertools import chain
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, FastAPI, Query
@@ -16,7 +17,14 @@ View = Literal["start", "ask", "map", "review", "trust"]
 _VIEWS = {"start": "Start", "ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
 _STATIC = files("nearwise.serve.page").joinpath("static")
 _STYLES = ("page", "start", "ask", "map", "review", "trust")  # styles, one file per view
-Script = Literal["htmx.min.js", "page.js", "ask.js", "map.js", "review.js", "trust.js"]
+_MAP_SCRIPTS = ("map_points.js", "map_colors.js", "map_selection.js", "map_input.js", "map.js")
+_SCRIPTS = {
+    "ask": ("ask.js",),
+    "map": _MAP_SCRIPTS,
+    "review": ("review.js",),
+    "trust": ("trust.js",),
+}
+_SHARED = ("htmx.min.js", "page.js")
 
 
 def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> None:
@@ -33,7 +41,8 @@ def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> Non
     ) -> Response:
         if view not in views:
             raise ProblemError(404, "The page of numbers has no view of trust: see GET /feedback.")
-        return part("shell.html", view=view, views=views, row=row)
+        scripts = (*_SHARED, *_SCRIPTS.get(view, ()))
+        return part("shell.html", view=view, views=views, row=row, scripts=scripts)
 
     @app.get("/page/static/nearwise.css", include_in_schema=False)
     async def style() -> Response:
@@ -41,7 +50,9 @@ def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> Non
         return Response(STYLE + "".join(each), media_type="text/css")
 
     @app.get("/page/static/{name}", include_in_schema=False)
-    async def static(name: Script) -> Response:
+    async def static(name: str) -> Response:
+        if name not in {*_SHARED, *chain(*_SCRIPTS.values())}:
+            raise ProblemError(404, "The page has no such script.")
         return FileResponse(str(_STATIC.joinpath(name)), media_type="text/javascript")
 
     @read.get("/page/head/model", include_in_schema=False)

@@ -70,7 +70,7 @@ def _things(service: Service) -> list[dict[str, str]]:
         first = of_kind["label"].iloc[0]
         things.append(
             _thing(
-                f"{_counted(len(of_kind['label']), service.task.LABEL)} that disagree with the model",
+                f"{_counted(len(of_kind['label']), service.task.LABEL)} that disagree",
                 f"First row {first['id']}: {first['what']}.",
                 {"kind": "label"},
             )

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
+from nearwise.estimators.map_values import MapColoring
 from nearwise.estimators.memory_map import MapMethod
 from nearwise.estimators.noise.review import IssueKind
 from nearwise.serve import answers
@@ -53,15 +54,29 @@ def _add_map(read: APIRouter, service: Service) -> None:
     async def get_map(
         request: Request,
         method: Method = "pca",
-        doubt: Annotated[
-            bool, Query(description="Also the probability that each label is wrong.")
-        ] = False,
     ) -> Response:
-        """Project the memory to two dimensions: at most 20,000 rows, drawn at random."""
+        """Project the memory to two dimensions: at most 100,000 rows, drawn at random."""
         version, found = await service.read_map(
-            method, lambda: service.map(method, doubt=doubt), request.is_disconnected
+            method, lambda: service.map(method), request.is_disconnected
         )
         return PlainJSON(found | {"memory_version": version.number})
+
+    @read.get("/map/values", tags=["review"], response_model=answers.MapValues)
+    async def get_map_values(
+        by: MapColoring,
+        column: Annotated[str | None, Query(description="Of by=column.")] = None,
+    ) -> Response:
+        """Give each row of the map a value: of a column, its last change, or its prediction.
+
+        doubt: probability of a wrong label. right, confidence: of the prediction without the row's
+        own label. error, width: for numbers, distance from the median and width of 90 %.
+        """
+
+        def work() -> Response:
+            version, found = service.map_values(by, column)
+            return PlainJSON(found.to_json() | {"memory_version": version.number})
+
+        return await service.read(work)
 
     @read.post("/map", tags=["review"], **typed(PlaceRequest, answers.MapPoints))
     async def place_rows(

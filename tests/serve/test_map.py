@@ -11,7 +11,7 @@ from nearwise import AttnKNNClassifier, AttnKNNRegressor, review
 from nearwise.estimators import memory_map
 from nearwise.estimators.column_profile import ColumnProfile, short
 from nearwise.estimators.inputs.columns import ColumnWarning
-from nearwise.estimators.map_values import MapValues, column_values
+from nearwise.estimators.map_values import MapValues, column_values, prediction_values
 from nearwise.estimators.memory_map import rounded
 from tests.serve.conftest import json_rows, problem
 from tests.serve.test_page import question
@@ -124,6 +124,21 @@ def test_doubt_and_predictions_are_those_of_the_review(client, model):
     assert right["values"] == [int(one) for one in wrong]
     sure = values(client, "confidence")["values"]
     assert sure == pytest.approx(issues["proba_suggested"].tolist(), abs=1e-5)
+
+
+def test_with_a_noise_model_predictions_know_nothing_of_the_rows_own_label():
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 2
+    X = y[:, None] * 2 + rng.normal(size=(200, 3))
+    y[:15] = 1 - y[:15]
+    model = AttnKNNClassifier(cv=3, estimator=None, label_noise=0.1, random_state=0).fit(X, y)
+    issues, proba = review(model).issues(), model.predict_proba(None)
+    sure = prediction_values(model.fitted_, "confidence", issues)
+    np.testing.assert_allclose(sure.values, proba.max(axis=1), atol=1e-5)
+    suggested = issues.set_index("id").loc[model.memory_.ids.tolist(), "proba_suggested"]
+    assert np.abs(suggested - sure.values).max() > 0.01  # those know the given labels
+    right = prediction_values(model.fitted_, "right", issues)
+    np.testing.assert_array_equal(right.values, proba.argmax(axis=1) != y)
 
 
 def test_errors_and_widths_of_numbers_are_those_of_the_review(asked, tmp_path):

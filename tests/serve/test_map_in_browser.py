@@ -103,6 +103,9 @@ def test_back_goes_from_lasso_to_lasso_and_escape_clears(browser, table):
         assert "lasso" not in page.url
         page.go_back()
         page.wait_for_selector(f"#map-selection >> text={first.splitlines()[0]}")
+        page.get_by_role("button", name="Clear").click()
+        page.wait_for_selector("#map-selection", state="hidden")
+        assert page.evaluate("document.activeElement.id") == "map"
 
 
 def test_a_link_opens_the_same_view(browser, table):

@@ -117,8 +117,10 @@ def test_every_color_stands_out_from_the_paper(theme):
 
 @THEMES
 @pytest.mark.parametrize("seen_by", SEEN_BY)
-def test_the_ramp_grows_lighter_in_even_steps(theme, seen_by):
-    steps = np.diff([lab(color, seen_by)[0] for color in PALETTE[theme]["ramp"]])
+def test_the_ramp_leaves_the_paper_in_even_steps_of_lightness(theme, seen_by):
+    colors = PALETTE[theme]
+    away = [abs(lab(color, seen_by)[0] - lab(colors["paper"])[0]) for color in colors["ramp"]]
+    steps = np.diff(away)
     assert steps.min() > 0 and steps.max() < 2.5 * steps.min()
 
 

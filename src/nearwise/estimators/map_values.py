@@ -5,12 +5,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
+import torch
 
 from nearwise.estimators.inputs.by_text import in_text
 from nearwise.estimators.inputs.dates import DateColumn
 from nearwise.estimators.inputs.table import as_frame
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.noise.label_issues import unseen_proba
+from nearwise.estimators.noise.noisy_labels import NoisyLabels
 
 MapColoring = Literal["change", "doubt", "right", "confidence", "error", "width", "column"]
 COLORINGS: tuple[MapColoring, ...] = get_args(MapColoring)
@@ -80,29 +82,28 @@ def prediction_values(model: FittedModel, by: MapColoring, issues: pd.DataFrame)
         has = "classes" if classifies else "numbers"
         raise ValueError(f"by={by!r} is not of a model that predicts {has}.")
     missing = "not predicted without its label"
-    if by == "doubt":
-        found = issues.set_index("id")["suspicion"].reindex(model.bank.ids.numpy())
-        return MapValues("number", found.to_numpy(), missing, ends=(0.0, 1.0))
-    if isinstance(model, FittedClassifier):
-        return _of_classes(model, by, issues, missing)
     table = issues.set_index("id").reindex(model.bank.ids.numpy())
+    if by == "doubt":
+        return MapValues("number", table["suspicion"].to_numpy(), missing, ends=(0.0, 1.0))
+    if isinstance(model, FittedClassifier):
+        return _of_classes(model, by, table, missing)
     gap = (table["given"] - table["suggested"]).abs()
     found = gap if by == "error" else table["high"] - table["low"]
     return MapValues("number", found.to_numpy(dtype=float), missing)
 
 
 def _of_classes(
-    model: FittedClassifier, by: MapColoring, issues: pd.DataFrame, missing: str
+    model: FittedClassifier, by: MapColoring, table: pd.DataFrame, missing: str
 ) -> MapValues:
-    positions = model.bank.positions(np.sort(issues["id"].to_numpy()))
-    proba = unseen_proba(model, positions)
-    values = np.full(len(model.bank), np.nan)
+    """Values from predictions that know nothing of a row's own label."""
+    predicted, sure = table["suggested"].to_numpy(), table["proba_suggested"].to_numpy()
+    if isinstance(model.predictor.label_model, NoisyLabels):  # suggestions use the given labels too
+        proba = unseen_proba(model, torch.arange(len(model.bank)))
+        predicted, sure = model.classes[proba.argmax(axis=1)], proba.max(axis=1)
     if by == "confidence":
-        values[positions.numpy()] = proba.max(axis=1)
-        return MapValues("number", values, missing, ends=(0.0, 1.0))
-    labels = model.label_positions[positions].numpy()
-    values[positions.numpy()] = proba.argmax(axis=1) != labels
-    return MapValues("category", values, missing, ("right", "wrong"))
+        return MapValues("number", sure.astype(float), missing, ends=(0.0, 1.0))
+    wrong = np.where(pd.isna(sure), np.nan, predicted != model.labels_at())
+    return MapValues("category", wrong.astype(float), missing, ("right", "wrong"))
 
 
 def change_values(came: np.ndarray) -> MapValues:

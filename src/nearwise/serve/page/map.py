@@ -61,7 +61,7 @@ def add_map(read: APIRouter, service: Service) -> None:
 
     @read.get("/page/map/tip/{id}", include_in_schema=False)
     async def tip(id: RowId) -> Response:
-        return await service.ask(lambda: PlainJSON(_tip(service, id)))
+        return await service.read(lambda: PlainJSON(_tip(service, id)))
 
     @read.post("/page/map/columns", include_in_schema=False)
     async def columns(body: Body) -> Response:
@@ -73,7 +73,7 @@ def add_map(read: APIRouter, service: Service) -> None:
             found = [one._asdict() for one in profile.against_the_rest(positions)]
             return PlainJSON({"differences": found})
 
-        return await service.ask(work)
+        return await service.read(work)  # the first comparison encodes all rows
 
     @read.post("/page/map/rows", include_in_schema=False)
     async def rows(body: Body) -> Response:

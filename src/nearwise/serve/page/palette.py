@@ -2,7 +2,8 @@
 
 Each of the eight hues is at least 3:1 against the paper (WCAG 1.4.11). Every pair differs by at
 least `LEAST_DIFFERENCE` (CIEDE2000), also in simulated protanopia, deuteranopia and tritanopia.
-The ramp is the part of viridis with that contrast; its lightness is even.
+The ramp is the part of viridis with that contrast, in even steps of lightness. High values stand
+out more from the paper than low ones.
 """
 
 from typing import Literal, TypedDict
@@ -32,7 +33,7 @@ PALETTE: dict[Literal["light", "dark"], Colors] = {
             "#06287d",
             "#9a506a",
         ],
-        "ramp": ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c"],
+        "ramp": ["#21918c", "#2a788e", "#355f8d", "#414487", "#482475", "#440154"],
         "none": "#767c86",
     },
     "dark": {

@@ -17,7 +17,8 @@ View = Literal["start", "ask", "map", "review", "trust"]
 _VIEWS = {"start": "Start", "ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
 _STATIC = files("nearwise.serve.page").joinpath("static")
 _STYLES = ("page", "start", "ask", "map", "review", "trust")  # styles, one file per view
-_MAP_SCRIPTS = ("map_points.js", "map_colors.js", "map_selection.js", "map_input.js", "map.js")
+_MAP_PARTS = ("points", "pixels", "colors", "selection", "address", "input")
+_MAP_SCRIPTS = (*(f"map_{one}.js" for one in _MAP_PARTS), "map.js")
 _SCRIPTS = {
     "ask": ("ask.js",),
     "map": _MAP_SCRIPTS,

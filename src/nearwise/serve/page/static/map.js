@@ -36,13 +36,20 @@ class MemoryMap {
     this.legend = new Legend(el("map-legend"), () => {
       this.faint = this.legend.faint();
       this.choose();
-      this.note("replace");
+      note(this, "replace");
       this.redraw();
     });
     this.selection = new Selection(el("map-selection"), {
       post,
-      valuesOf: (by, signal) => this.valuesOf(by, signal),
-      cleared: () => this.setLasso([]),
+      valuesOf: async (by, signal) => {
+        const coloring = await this.valuesOf(by, signal, this.data, this.points);
+        if (coloring) return coloring;
+        throw new Error("The memory has changed since the map was drawn. Reload the page.");
+      },
+      cleared: () => {
+        this.setLasso([]);
+        el("map").focus({preventScroll: true});
+      },
     });
     this.counts = (i) => !this.faint || !this.faint[i];
   }
@@ -75,10 +82,9 @@ class MemoryMap {
       const data = isKept ? this.data : await (await fetched(`/map?method=${method}`, {signal})).json();
       if (!isKept) this.values.clear();
       const points = isKept ? this.points : new Points(data);
-      if (color === "label") return [data, this.labelsOf(data, points)];
-      const coloring = await this.valuesOf(color, signal, points);
-      if (coloring.version === data.memory_version) return [data, coloring];
-      this.values.clear();
+      const coloring = color === "label"
+        ? this.labelsOf(data, points) : await this.valuesOf(color, signal, data, points);
+      if (coloring) return [data, coloring];
     }
     throw new Error("The memory is changing. Choose the coloring again.");
   }
@@ -93,15 +99,15 @@ class MemoryMap {
     return made;
   }
 
-  async valuesOf(color, signal, points = this.points) {
+  // Values of the rows of a layout; null if the memory has changed since.
+  async valuesOf(color, signal, layout, points) {
     const known = this.values.get(color);
     if (known?.points === points) return known;
     const query = color.startsWith("column:")
       ? `by=column&column=${encodeURIComponent(color.slice(7))}` : `by=${color}`;
     const data = await (await fetched(`/map/values?${query}`, {signal})).json();
-    if (data.values.length !== points.n) throw new Error("The memory has changed. Choose the layout again.");
+    if (data.memory_version !== layout.memory_version) return null;
     const coloring = new Coloring(points, data, TITLES[color] ?? color.slice(7));
-    coloring.version = data.memory_version;
     coloring.points = points;
     this.values.set(color, coloring);
     return coloring;
@@ -109,6 +115,7 @@ class MemoryMap {
 
   take(data, coloring, query, shown) {
     const isNew = data !== this.data;
+    const isOther = shown.color !== this.shown.color;
     Object.assign(this, {data, coloring, query, shown, points: coloring.points});
     if (isNew) {
       this.labels = this.labelsOf(data, this.points);
@@ -123,14 +130,14 @@ class MemoryMap {
       + (query ? " The cross is the row that was asked about; rings mark its neighbors." : "");
     this.busy(false);
     el("map-about").textContent = this.about;
-    if (this.isRestoring) this.restore();
+    if (this.isRestoring) restore(this);
     else {
-      this.legend.only.clear();
+      if (isOther) this.legend.only.clear();
       if (isNew) {
         this.view.whole();
         this.lasso = [];
       }
-      this.note("replace");
+      note(this, "replace");
     }
     this.recolor();
     this.choose();
@@ -252,73 +259,9 @@ class MemoryMap {
     this.choose();
     if (!corners.length) el("map-said").textContent = "Nothing is selected.";
     else el("map-selection").scrollIntoView({block: "nearest"});
-    this.note("push");
+    note(this, "push");
     this.redraw();
   }
-
-  // --- address ----------------------------------------------------------------------------------
-
-  note(how) {
-    if (!this.data) return;
-    const digits = Math.min(12, Math.max(0, 4 - Math.floor(Math.log10(this.points.extent))));
-    const written = (values) => values.map((value) => Number(value.toFixed(digits))).join("_");
-    const state = new URLSearchParams();
-    if (this.method !== "pca") state.set("method", this.method);
-    if (this.color !== "label") state.set("color", this.color);
-    for (const i of this.legend.only) state.append("only", this.coloring.categories[i]);
-    const {x, y, zoom} = this.view;
-    if (zoom > 1) state.set("view", `${written([x, y])}_${Number(zoom.toPrecision(4))}`);
-    if (this.lasso.length) state.set("lasso", this.lasso.map(written).join("*"));
-    const query = state.toString();
-    history[`${how}State`](null, "", location.pathname + (query ? `?${query}` : ""));
-  }
-
-  // Open what the address says.
-  open() {
-    const state = new URLSearchParams(location.search);
-    this.method = state.get("method") === "tsne" ? "tsne" : "pca";
-    this.color = state.get("color") ?? "label";
-    this.isRestoring = true;
-    this.check();
-    if (el("map-form").elements.color.selectedIndex < 0) this.color = "label"; // of another model
-    this.check();
-    this.load();
-  }
-
-  restore() {
-    this.isRestoring = false;
-    const state = new URLSearchParams(location.search);
-    const numbers = (text) => text.split("_").map(Number);
-    const sound = (values, n) => values.length === n && values.every(Number.isFinite);
-    const named = state.getAll("only").map((name) => (this.coloring.categories ?? []).indexOf(name));
-    this.legend.only = new Set(named.filter((i) => i >= 0));
-    const [x, y, zoom] = numbers(state.get("view") ?? "");
-    this.view.whole();
-    if (sound([x, y, zoom], 3) && zoom >= 1) {
-      Object.assign(this.view, {x, y, zoom: Math.min(zoom, MOST_ZOOM)});
-      this.view.keepInside();
-    }
-    const corners = (state.get("lasso") ?? "").split("*").map(numbers);
-    this.lasso = corners.every((one) => sound(one, 2)) ? corners : [];
-  }
-}
-
-function outline(pen, corners, isClosed) {
-  pen.beginPath();
-  corners.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
-  if (isClosed) pen.closePath();
-  pen.stroke();
-}
-
-function plus(pen, [x, y], size) {
-  outline(pen, [[x - size, y], [x + size, y]]);
-  outline(pen, [[x, y - size], [x, y + size]]);
-}
-
-function ring(pen, [x, y], size) {
-  pen.beginPath();
-  pen.arc(x, y, size, 0, 2 * Math.PI);
-  pen.stroke();
 }
 
 async function placedQuestion(method, signal) {
@@ -344,5 +287,5 @@ document.addEventListener("htmx:afterSettle", () => {
   followKeys(map, canvas);
   followPage(map);
   map.measure();
-  map.open();
+  openAddress(map);
 });

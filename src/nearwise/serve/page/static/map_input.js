@@ -50,7 +50,7 @@ function followPointer(map, canvas) {
     map.drawn = null;
     if (isLasso && event.type === "pointerup" && moved > CLICK && drawn?.length > 2) map.setLasso(drawn);
     else if (moved <= CLICK) pointAt(map, where(event));
-    else if (!isLasso) map.note("replace");
+    else if (!isLasso) note(map, "replace");
     isLasso = false;
     map.redraw();
   };
@@ -67,7 +67,7 @@ function followPointer(map, canvas) {
     event.preventDefault();
     showTip(map, -1);
     clearTimeout(noting);
-    noting = setTimeout(() => map.note("replace"), 300);
+    noting = setTimeout(() => note(map, "replace"), 300);
     map.redraw();
   }, {passive: false});
 }
@@ -126,7 +126,7 @@ function followKeys(map, canvas) {
   const others = {
     "+": () => zoomBy(map, 1.5), "=": () => zoomBy(map, 1.5), "-": () => zoomBy(map, 1 / 1.5),
     0: () => zoomBy(map, 0), " ": () => setCorner(map), Enter: () => closeLasso(map),
-    Escape: () => map.setLasso([]),
+    Escape: () => (map.lasso.length || map.drawn) && map.setLasso([]),
   };
   canvas.addEventListener("keydown", (event) => {
     if (!map.data || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -154,7 +154,7 @@ function moveCross(map, [right, down], step) {
   });
   if (over[0] || over[1]) {
     view.move(-over[0], -over[1]);
-    map.note("replace");
+    note(map, "replace");
   }
   [x, y] = [x - over[0], y - over[1]];
   map.cross = view.toData(x, y);
@@ -167,7 +167,7 @@ function zoomBy(map, factor) {
   else view.whole();
   el("map-said").textContent = factor && view.zoom > 1 ? `Enlarged ${short(view.zoom)} times.` : "The whole map is shown.";
   showTip(map, -1);
-  map.note("replace");
+  note(map, "replace");
   map.redraw();
 }
 
@@ -209,7 +209,7 @@ function followPage(map) {
     if (event.key !== "Escape" || event.defaultPrevented || !map.lasso.length) return;
     if (!event.target.matches("input, select, textarea")) map.setLasso([]);
   });
-  addEventListener("popstate", () => map.open());
+  addEventListener("popstate", () => openAddress(map));
   darkTheme.addEventListener("change", () => {
     map.recolor();
     map.choose();

@@ -216,26 +216,22 @@ class MemoryMap {
     const {none, paper} = this.colors;
     painter.paint(points, view, {...this.tints, isFaint: this.faint, faint: none, paper});
     el("map").classList.toggle("enlarged", view.zoom > 1);
-    const {pen} = painter;
-    pen.lineWidth = 2;
-    pen.strokeStyle = pen.fillStyle = ink("--ink");
-    const corners = this.drawn ?? this.lasso;
-    if (corners.length > 1) outline(pen, corners.map((one) => view.toScreen(...one)), !this.drawn);
-    else if (corners.length) plus(pen, view.toScreen(...corners[0]), 6);
-    if (this.cross) plus(pen, view.toScreen(...this.cross), 9);
-    if (this.tipFor >= 0) ring(pen, view.toScreen(points.x[this.tipFor], points.y[this.tipFor]), 7);
+    const marks = new Marks(painter.pen, css(paper));
+    const color = ink("--ink");
+    const at = (i) => view.toScreen(points.x[i], points.y[i]);
+    const around = Math.max(7, painter.radius(points.n, view.zoom) / painter.ratio + 3);
+    const corners = (this.drawn ?? this.lasso).map((one) => view.toScreen(...one));
+    if (corners.length > 1) marks.outline(corners, !this.drawn, color);
+    else if (this.drawn?.length) marks.plus(corners[0], 5, color);
+    else if (corners.length) for (const i of this.selection.chosen) marks.ring(at(i), around, color);
+    if (this.cross) marks.plus(view.toScreen(...this.cross), 9, color);
+    if (this.tipFor >= 0) marks.ring(at(this.tipFor), around, color);
     if (!this.query) return;
-    pen.strokeStyle = ink("--mark");
-    for (const i of this.nearPoints) ring(pen, view.toScreen(points.x[i], points.y[i]), 8);
-    const at = view.toScreen(this.query.x, this.query.y);
-    pen.lineWidth = 3;
-    plus(pen, at, 12);
-    pen.font = "14px system-ui, sans-serif";
+    for (const i of this.nearPoints) marks.ring(at(i), around + 1, ink("--mark"));
+    const place = view.toScreen(this.query.x, this.query.y);
+    marks.plus(place, 12, ink("--mark"), 3);
     const said = this.data.target ? short(this.query.label) : String(this.query.label);
-    const text = `asked: ${said.length > 40 ? `${said.slice(0, 40)}...` : said}`;
-    const room = view.width - at[0] - 18;
-    pen.textAlign = pen.measureText(text).width < room ? "left" : "right";
-    pen.fillText(text, at[0] + (pen.textAlign === "left" ? 14 : -14), at[1] - 8);
+    marks.text(`asked: ${said.length > 40 ? `${said.slice(0, 40)}...` : said}`, place, color, view.width);
   }
 
   // --- selection --------------------------------------------------------------------------------

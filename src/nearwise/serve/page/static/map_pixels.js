@@ -103,20 +103,51 @@ function blend(pixels, at, offsets, cover, color) {
 
 // --- marks --------------------------------------------------------------------------------------
 
-function outline(pen, corners, isClosed) {
-  pen.beginPath();
-  corners.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
-  if (isClosed) pen.closePath();
-  pen.stroke();
-}
+// Strokes that stand out from the points below: each with a rim in the color of the paper.
+class Marks {
+  constructor(pen, paper) {
+    Object.assign(this, {pen, paper});
+  }
 
-function plus(pen, [x, y], size) {
-  outline(pen, [[x - size, y], [x + size, y]]);
-  outline(pen, [[x, y - size], [x, y + size]]);
-}
+  stroke(color, width, trace) {
+    const {pen, paper} = this;
+    for (const [style, wide] of [[paper, width + 3], [color, width]]) {
+      [pen.strokeStyle, pen.lineWidth] = [style, wide];
+      pen.beginPath();
+      trace(pen);
+      pen.stroke();
+    }
+  }
 
-function ring(pen, [x, y], size) {
-  pen.beginPath();
-  pen.arc(x, y, size, 0, 2 * Math.PI);
-  pen.stroke();
+  outline(corners, isClosed, color) {
+    this.stroke(color, 2, (pen) => {
+      corners.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+      if (isClosed) pen.closePath();
+    });
+  }
+
+  plus([x, y], size, color, width = 2) {
+    this.stroke(color, width, (pen) => {
+      pen.moveTo(x - size, y);
+      pen.lineTo(x + size, y);
+      pen.moveTo(x, y - size);
+      pen.lineTo(x, y + size);
+    });
+  }
+
+  ring([x, y], size, color) {
+    this.stroke(color, 2, (pen) => pen.arc(x, y, size, 0, 2 * Math.PI));
+  }
+
+  // Text beside a place: on its right, or on its left where there is no room.
+  text(text, [x, y], color, width) {
+    const {pen, paper} = this;
+    pen.font = "600 14px system-ui, sans-serif";
+    const isLeft = x + 18 + pen.measureText(text).width > width;
+    pen.textAlign = isLeft ? "right" : "left";
+    [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [paper, color, 4];
+    const at = [x + (isLeft ? -14 : 14), y - 8];
+    pen.strokeText(text, ...at);
+    pen.fillText(text, ...at);
+  }
 }

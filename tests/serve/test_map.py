@@ -83,6 +83,7 @@ def test_of_a_large_memory_a_part_is_drawn_and_its_colors_are_of_the_same_rows(c
     monkeypatch.setattr(memory_map, "MOST_ROWS", 20)
     found = client.get("/map").json()
     assert len(found["id"]) == 20 and found["id"] == sorted(found["id"])
+    assert found["n_remembered"] == client.service.live.now.fitted.n_remembered > 20
     town = values(client, "column", "town")
     for row, code in zip(found["id"], town["values"], strict=True):
         assert client.get(f"/rows/{row}").json()["row"]["town"] == town["categories"][code]

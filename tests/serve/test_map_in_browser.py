@@ -18,7 +18,7 @@ from tests.serve.test_page_in_browser import LOOKS, fits, opened
 from tests.serve.test_page_in_browser import table as table  # a fixture
 
 pytestmark = pytest.mark.slow
-READY = "text=/rows?, version/"
+READY = "text=/rows?.*, version/"
 
 
 def shown(page, base, query=""):
@@ -368,11 +368,17 @@ def test_a_hundred_thousand_points_are_drawn(browser, table):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, n)).round(3).tolist()
     found = {"id": list(range(n)), "label": [i % 3 for i in range(n)], "classes": ["a", "b", "c"]}
-    found |= {"x": x, "y": y, "explained_variance": [0.5, 0.2], "memory_version": 0}
+    found |= {
+        "x": x,
+        "y": y,
+        "explained_variance": [0.5, 0.2],
+        "memory_version": 0,
+        "n_remembered": 2 * n,
+    }
     with served(table) as base, opened(browser, base) as page:
         page.route("**/map?*", lambda route: route.fulfill(body=json.dumps(found)))
         shown(page, base)
-        page.wait_for_selector("text=100,000 rows")
+        page.wait_for_selector("text=100,000 rows of 200,000, drawn at random")
         marked = page.evaluate(
             """() => {
               map.draw();

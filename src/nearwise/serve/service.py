@@ -464,7 +464,8 @@ class Service:
         version, laid = self.laid_out(method)
         fitted, rows = version.fitted, laid.positions
         x, y = rounded(laid.points).T
-        found = {"id": fitted.bank.ids.numpy()[rows], "x": x, "y": y}
+        found = {"n_remembered": fitted.n_remembered, "id": fitted.bank.ids.numpy()[rows]}
+        found |= {"x": x, "y": y}
         if self.task is numbers:
             found["target"] = fitted.labels_at(rows)
         else:

@@ -126,7 +126,8 @@ class MemoryMap {
     }
     const variance = data.explained_variance;
     const share = variance ? `; the axes hold ${(100 * (variance[0] + variance[1])).toFixed(0)} % of the keys' variance` : "";
-    this.about = `${counted(data.id.length)} rows, version ${data.memory_version} of the memory${share}.`
+    const part = data.id.length < data.n_remembered ? ` of ${counted(data.n_remembered)}, drawn at random` : "";
+    this.about = `${counted(data.id.length)} rows${part}, version ${data.memory_version} of the memory${share}.`
       + (query ? " The cross is the row that was asked about; rings mark its neighbors." : "");
     this.busy(false);
     el("map-about").textContent = this.about;

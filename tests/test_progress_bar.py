@@ -78,7 +78,7 @@ def test_a_fit_writes_its_stages_and_epochs(log):
         progress.stage("forest")
         log.wait_for("forest")
         progress.epoch("network", {"epoch": 3, "train_loss": 0.25}, 10)
-        log.wait_for("network (3 of 10) loss 0.2500")
+        log.wait_for("network · epoch 3 of 10, loss 0.2500")
 
 
 def test_stages_are_reported_within_the_block_only():

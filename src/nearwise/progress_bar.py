@@ -24,14 +24,15 @@ class ProgressBar(RichProgress):
     Parameters
     ----------
     *columns : rich.progress.ProgressColumn
-        Columns of the bar; by default rich's own. A line shows the time since the start and each
-        task's description, completed steps and field "note".
+        Columns of the bar; by default rich's own. A line in a file is that of `line`.
     console : rich.console.Console, optional
         Output console; by default standard error.
     transient : bool, default=True
         Whether to remove the bar at the end.
     disable : bool, default=False
         Whether to show neither a bar nor lines.
+    refresh_per_second : float, default=10
+        Refreshes of the bar per second.
     """
 
     def __init__(
@@ -40,9 +41,16 @@ class ProgressBar(RichProgress):
         console: Console | None = None,
         transient: bool = True,
         disable: bool = False,
+        refresh_per_second: float = 10,
     ) -> None:
-        console = Console(stderr=True) if console is None else console
-        super().__init__(*columns, console=console, transient=transient, disable=disable)
+        super().__init__(
+            *columns,
+            console=Console(stderr=True) if console is None else console,
+            transient=transient,
+            disable=disable,
+            refresh_per_second=refresh_per_second,
+        )
+        self._began = time.monotonic()
         self._writer: threading.Thread | None = None
         self._over = threading.Event()
 
@@ -66,16 +74,25 @@ class ProgressBar(RichProgress):
             self._writer.join()
             self._writer = None
 
+    def line(self) -> str:
+        """Return the line for a file: time since the start, then each task.
+
+        A task shows its description, completed steps and field "note".
+        """
+        passed = timedelta(seconds=round(time.monotonic() - self._began))
+        return f"{passed}  {self._state()}"
+
+    def _state(self) -> str:
+        return "; ".join(filter(None, map(_line, self.tasks)))
+
     def _write_lines(self) -> None:
-        began, written = time.monotonic(), ""
+        written = ""
         while not self._over.wait(_LINE_SECONDS):
-            line = "; ".join(filter(None, map(_line, self.tasks)))
-            if line != written:
-                passed = timedelta(seconds=round(time.monotonic() - began))
+            if (state := self._state()) != written:
                 self.console.print(
-                    f"{passed}  {line}", markup=False, emoji=False, highlight=False, soft_wrap=True
+                    self.line(), markup=False, emoji=False, highlight=False, soft_wrap=True
                 )
-                written = line
+                written = state
 
 
 def _line(task: Task) -> str:

@@ -242,6 +242,8 @@ def _cross_fit_head(
         train = np.setdiff1d(train, stop)
         head = copy.deepcopy(shared_head()).requires_grad_(True)
 
+        progress.stage(f"head, member {member + 1}")
+
         def note(record: dict[str, Any], member: int = member) -> None:
             progress.epoch(f"head, member {member + 1}", record, settings.head.epochs)
 

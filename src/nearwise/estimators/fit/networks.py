@@ -146,6 +146,7 @@ class _Trainer:
     ) -> tuple[NeighborNetwork, TrainingResult]:
         """Train one network on a fold; its progress is shown under `name`."""
         kind, train, problem, settings = self.kind, self.train, self.problem, self.settings
+        self.progress.stage(name)
         described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
         folder = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
         folder += f"-{member}"

@@ -29,6 +29,7 @@ from nearwise.estimators.inputs.table import (
     category_places,
     ready_embeddings,
 )
+from nearwise.warn import warn_user
 
 FOREST = "extra-trees"  # first candidate of every automatic base
 _TRIED = 2  # folds after which useless candidates are dropped
@@ -189,7 +190,8 @@ def cross_fit_numbers(
 ) -> NumberBase:
     """Cross-fit the candidates, and weight them for the least squared error.
 
-    After the first two folds, candidates without use in the sum are dropped. `known` are left-out
+    After the first two folds, candidates without use in the sum are dropped. Ctrl-C keeps the
+    candidates completed before it, unless there are none and no other models. `known` are left-out
     predictions (n,) of other models in the sum. `apart` are positions of rows outside all folds;
     they are predicted by all models.
     """
@@ -197,16 +199,28 @@ def cross_fit_numbers(
     out = {one.name: np.zeros(len(targets)) for one in candidates}
     views = {name: getattr(encoder, name)(rows) for name in {one.view for one in candidates}}
 
-    def fit(ones: list[NumberCandidate], numbers: range) -> None:
-        for one in ones:
+    def fit(ones: list[NumberCandidate], numbers: range) -> list[NumberCandidate]:
+        """Fit the models of some folds; returns the candidates completed before an interrupt."""
+        for at, one in enumerate(ones):
             view, values = views[one.view], one.standardised(targets)
             some = [folds[fold] for fold in numbers]
-            progress(f"base: {one.name}, fold {numbers.start + 1} of {len(folds)}")
-            for fold in one.fit_folds(view, values, weight, some):
-                if fold + 1 in numbers:
-                    progress(f"base: {one.name}, fold {fold + 2} of {len(folds)}")
-                held_out = folds[fold][1]
-                out[one.name][held_out] = one.locations(view[held_out], fold)
+            try:
+                progress(f"base: {one.name}, fold {numbers.start + 1} of {len(folds)}")
+                for fold in one.fit_folds(view, values, weight, some):
+                    if fold + 1 in numbers:
+                        progress(f"base: {one.name}, fold {fold + 2} of {len(folds)}")
+                    held_out = folds[fold][1]
+                    out[one.name][held_out] = one.locations(view[held_out], fold)
+            except KeyboardInterrupt:
+                if not known and not at:
+                    raise
+                completed = [*known, *(one.name for one in ones[:at])]
+                warn_user(
+                    f"Interrupted while the base's {one.name} was fitted: the fit goes on with "
+                    f"{', '.join(completed)}."
+                )
+                return ones[:at]
+        return ones
 
     def weights_of(ones: list[NumberCandidate], at: np.ndarray) -> dict[str, float]:
         parts = {name: part[at] for name, part in known.items()}
@@ -216,11 +230,11 @@ def cross_fit_numbers(
     every = np.concatenate([held for _, held in folds])
     done = candidates
     with silent_candidates(candidates):  # type: ignore[arg-type]
-        fit(done, range(min(_TRIED, len(folds))))
+        done = fit(done, range(min(_TRIED, len(folds))))
         if len(folds) > _TRIED:
             some = weights_of(done, np.concatenate([held for _, held in folds[:_TRIED]]))
             done = [one for one in done if one.name in some or one.is_given]
-            fit(done, range(_TRIED, len(folds)))
+            done = fit(done, range(_TRIED, len(folds)))
     for one in done:
         if len(apart):
             out[one.name][apart] = one.mean_location(views[one.view][apart])

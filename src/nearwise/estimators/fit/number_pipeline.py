@@ -14,6 +14,7 @@ from nearwise.estimators.fit.networks import fit_features
 from nearwise.estimators.fit.number_base import (
     FOREST,
     NumberBase,
+    NumberCandidate,
     cross_fit_numbers,
     given_regressor,
     number_candidates,
@@ -21,6 +22,7 @@ from nearwise.estimators.fit.number_base import (
     predicted_as_new,
 )
 from nearwise.estimators.fit.pipeline import FEWEST, measure_spaces
+from nearwise.estimators.fit.planned_steps import Phases, n_folds, number_steps
 from nearwise.estimators.fit.problem import (
     FitSettings,
     Fold,
@@ -60,6 +62,7 @@ def fit_numbers(
     Each short fit makes leave-one-out predictions and estimates the probability that each target
     is wrong; the next fit weights the targets by the probability to be right.
     """
+    progress.plan(_planned(problem, settings, n_rounds=0 if label_noise is None else _ROUNDS))
     if label_noise is None:
         return _fit(problem, settings, progress)
     rate, short = check_rate(label_noise), settings
@@ -156,28 +159,53 @@ def _base(
     if settings.base is None:
         return None
     encoder, rows = problem.table
-    targets, seed = problem.carried, settings.seed
+    targets = problem.carried
     held_out = np.empty(0, dtype=np.int64) if apart is None else apart
-    candidates, forest = [], None
+    forest = None
     known: dict[str, np.ndarray] = {}
-    if not isinstance(settings.base, str):
-        candidates = [given_regressor(settings.base)]
-    else:
+    if isinstance(settings.base, str):
         progress.stage("forest")
         forest, out_of_bag = number_forest(problem, settings, train)
         known[FOREST] = np.zeros(len(targets))
         known[FOREST][train] = out_of_bag
         view = encoder.ordinal_filled(rows.take(held_out))
         known[FOREST][held_out] = forest.locations(view, 0)
-        if settings.preset != "instant" and len(train) >= FEWEST:
-            own = targets[train]
-            candidates = number_candidates(encoder, own, seed=seed, n_jobs=settings.n_jobs)
     base = cross_fit_numbers(
-        candidates, problem, folds, known=known, apart=held_out, progress=progress.stage
+        _candidates(problem, settings, train),
+        problem,
+        folds,
+        known=known,
+        apart=held_out,
+        progress=progress.stage,
     )
     if forest is not None and FOREST in base.weights:
         base.candidates.insert(0, forest)
     return base
+
+
+def _candidates(
+    problem: Problem, settings: FitSettings, train: np.ndarray
+) -> list[NumberCandidate]:
+    """Regressors to cross-fit beside the forest, or the given one."""
+    if not isinstance(settings.base, str):
+        return [given_regressor(settings.base)]
+    if settings.preset == "instant" or len(train) < FEWEST:
+        return []
+    own, n_jobs = problem.carried[train], settings.n_jobs
+    return number_candidates(problem.table[0], own, seed=settings.seed, n_jobs=n_jobs)
+
+
+def _planned(problem: Problem, settings: FitSettings, *, n_rounds: int) -> Phases:
+    """Plan the steps that the fit will probably take."""
+    n_rows, n, has_base = len(problem.labels), n_folds(problem, settings), settings.base is not None
+    as_new = has_base and not isinstance(settings.cv, float) and n >= _FEWEST_FOLDS
+    return number_steps(
+        _candidates(problem, settings, np.arange(n_rows)) if has_base else [],
+        n,
+        has_forest=isinstance(settings.base, str),
+        n_rounds=n_rounds,
+        n_as_new=min(n, -(-_ENOUGH * n // n_rows)) if as_new else 0,
+    )
 
 
 def _folds(

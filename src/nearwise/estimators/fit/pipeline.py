@@ -43,6 +43,13 @@ from nearwise.estimators.fit.networks import (
     training_settings,
 )
 from nearwise.estimators.fit.parameter_checks import check_held_out
+from nearwise.estimators.fit.planned_steps import (
+    KEY_SPACE,
+    Phases,
+    image_steps,
+    last_key_space,
+    table_steps,
+)
 from nearwise.estimators.fit.problem import (
     FitSettings,
     Problem,
@@ -120,6 +127,7 @@ def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> 
 
 def _fit_images(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
     """Fit an image classifier: networks train on rows outside the fold, the memory has all."""
+    progress.plan(image_steps(problem, settings, n_heads=_HEADS))
     models = fit_image_networks(problem, settings, progress)
     problem.choice["base"] = "the networks' heads" if models.has_base else None
     progress.stage("memory")
@@ -149,6 +157,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> C
     """
     every = np.arange(len(problem.labels))
     chosen_on = problem.folds[0][0] if problem.is_held_out else every
+    progress.plan(_planned(problem, settings))
     features = fit_features(problem, chosen_on, settings, progress)
     encoder, _ = problem.table
     keyed = [KeyedRows({"features": features(encoder, rows)}, None) for rows in problem.all_views]
@@ -290,6 +299,20 @@ def _learns(problem: Problem, settings: FitSettings) -> bool:
     own_base = settings.base is not None and not isinstance(settings.base, str)
     noisy = settings.label_fitter.description is not None
     return own_base or noisy or settings.embedder != "auto" or settings.cv != "auto"
+
+
+def _planned(problem: Problem, settings: FitSettings) -> Phases:
+    """Plan the steps that the fit of a table will probably take."""
+    learns = _learns(problem, settings)
+    has_base = learns and settings.base is not None
+    return table_steps(
+        problem,
+        settings,
+        _candidates(problem, settings, None) if has_base else [],
+        n_heads=0 if not learns else _HEADS if problem.is_held_out else _TUNED,
+        tries_gaussian=_may_be_gaussian(problem, settings),
+        has_forest=_takes_forest(problem, settings),
+    )
 
 
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
@@ -559,6 +582,9 @@ def _as_new(
             trained = fold.retrieve(keys | {TRAINED: fold.trained_keys(progress)})
             if tries:
                 trains_keys = nll - fold.nll(trained) > max(_WORTH * nll, 1 / len(fold.at))
+                n_more = len(problem.folds) * trains_keys
+                progress.expect(KEY_SPACE, max(n_more, 1))
+                progress.expect(last_key_space(len(problem.folds)), int(trains_keys))
             if trains_keys:
                 found = trained
         looks.append(found)

@@ -45,7 +45,7 @@ def rows_of(text):
 
 @pytest.mark.parametrize("command", ["predict", "embed"])
 def test_kept_columns_are_written_as_they_were(nearwise, trained, kept, command):
-    keep = [word for name in WRITTEN for word in ("--keep", name)]
+    keep = [word for name in WRITTEN for word in ("--copy", name)]
     found = rows_of(nearwise(command, trained, kept, "-o", "-", *keep, "-q").out)
     assert {name: [row[name] for row in found] for name in WRITTEN} == WRITTEN
 
@@ -63,7 +63,7 @@ def test_clean_writes_every_column_as_it_was(nearwise, tmp_path):
 
 
 def test_types_of_kept_columns_stay_where_they_can(nearwise, trained, kept, tmp_path):
-    keep = [word for name in ("ids with a gap", "19 digits", "dates") for word in ("--keep", name)]
+    keep = [word for name in ("ids with a gap", "19 digits", "dates") for word in ("--copy", name)]
     assert nearwise("predict", trained, kept, "-o", tmp_path / "p.parquet", *keep).exit_code == 0
     types = pd.read_parquet(tmp_path / "p.parquet").dtypes.astype(str)
     assert types[["ids with a gap", "19 digits"]].tolist() == ["Int64", "int64"]

@@ -10,7 +10,7 @@ from nearwise.data.tables.files import read_table
 def test_keys_are_those_of_the_model_in_every_format(nearwise, trained, tables, tmp_path):
     new, parquet, npz = tables / "new.csv", tmp_path / "k.parquet", tmp_path / "k.npz"
     for out in (parquet, npz):
-        assert nearwise("embed", trained, new, "--out", out, "--keep", "row").exit_code == 0
+        assert nearwise("embed", trained, new, "--out", out, "--copy", "row").exit_code == 0
     found, arrays = pd.read_parquet(parquet), np.load(npz)
     frame = read_table(new)
     expected = open_model(trained).keys(frame.drop(columns="row"))
@@ -21,7 +21,7 @@ def test_keys_are_those_of_the_model_in_every_format(nearwise, trained, tables, 
 
 
 def test_keys_are_a_table_for_readers_of_csv(nearwise, trained, tables):
-    result = nearwise("embed", trained, tables / "new.csv", "--out", "-", "--keep", "row")
+    result = nearwise("embed", trained, tables / "new.csv", "--out", "-", "--copy", "row")
     assert result.exit_code == 0
     assert result.out.startswith("row,e0,e1")
     assert nearwise("embed", trained, tables / "new.csv", "-o", "k.png").exit_code == 2

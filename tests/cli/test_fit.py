@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.cli.commands.fit import checkpoints
+from nearwise.cli.checkpoints import checkpoints
 
 OPTIONS = ("-t", "label", "--drop", "row", "--cv", "2", "--estimator", "none")
 

@@ -130,7 +130,7 @@ def test_wrong_labels_are_ranked_with_their_files(nearwise, tmp_path):
         (("fit", "tables/t.csv", "-o", "m"), "Which column of tables/t.csv holds the labels?"),
         (("predict", "model", "tables/t.csv"), "fitted on images, and tables/t.csv is not one"),
         (("predict", "model", "none"), "no file or folder none"),
-        (("predict", "model", "new", "--keep", "id"), "images have no columns"),
+        (("predict", "model", "new", "--copy", "id"), "images have no columns"),
         (("evaluate", "model", "large.png"), "large.png is a file. Labels come from"),
         (("evaluate", "model", "none"), "none is not there. Labels come from folders"),
         (("add", "model", "new"), "lies beside the class folders"),

@@ -108,7 +108,7 @@ def test_too_few_rows_for_intervals_are_not_told_to_ask_for_them(nearwise, numbe
 
 def test_predict_gives_what_the_library_says(nearwise, numbers):
     options = ["--confidence", ".8", "--quantiles", ".1,.5", "--coverage", ".5", "--novelty"]
-    options += ["--output", "median", "--explain", "--neighbors", "2", "--keep", "age"]
+    options += ["--output", "median", "--explain", "--neighbors", "2", "--copy", "age"]
     result = nearwise("predict", numbers / "model", numbers / "test.csv", *options)
     assert result.exit_code == 0, result.err
     table, model = result.table(), AttnKNNRegressor.load(numbers / "model")

@@ -40,7 +40,7 @@ def test_columns_are_matched_by_name_in_any_order(nearwise, tables, trained, tmp
 def test_extra_columns_are_ignored_with_a_note_and_kept_ones_without(nearwise, tables, trained):
     noted = nearwise("predict", trained, tables / "new.csv")
     assert "'row'" in noted.err
-    kept = nearwise("predict", trained, tables / "new.csv", "--keep", "row")
+    kept = nearwise("predict", trained, tables / "new.csv", "--copy", "row")
     assert "note" not in kept.err
     assert list(kept.table().columns) == ["row", "prediction"]
     assert list(kept.table()["row"]) == [f"r2-{i}" for i in range(20)]

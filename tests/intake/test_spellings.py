@@ -265,7 +265,7 @@ def test_a_table_with_both_decimal_marks_is_read_as_in_training(tmp_path, nearwi
     data.write_text("\n".join(lines))
     run = ("fit", data, "-t", "y", "-o", folder, "--preset", "instant", "--keep-words", "place")
     assert nearwise(*run).exit_code == 0
-    for command in ("predict", folder, data, "--keep", "w"), ("evaluate", folder, data):
+    for command in ("predict", folder, data, "--copy", "w"), ("evaluate", folder, data):
         assert (done := nearwise(*command)).exit_code == 0, done.err
         assert "Missing values" not in done.err
     model = AttnKNNClassifier.load(folder)

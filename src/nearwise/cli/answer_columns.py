@@ -8,8 +8,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearwise.cli.console import shown_cell
 from nearwise.cli.rows.parsing import parse_levels
+from nearwise.cli.tables import shown_cell
 from nearwise.safe_files import plain, standard_output, write_aside
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
 
     twice = [name for name in copied.columns if name in answers.columns]
     if twice:
-        raise ValueError(f"--keep {twice[0]!r} is also the name of an output column. Rename it.")
+        raise ValueError(f"--copy {twice[0]!r} is also the name of an output column. Rename it.")
     return pd.concat([copied.reset_index(drop=True), answers], axis=1)
 
 

@@ -8,7 +8,6 @@ from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from nearwise import __version__
 from nearwise.cli.commands.change import add, compact, history, relabel, remove, undo
@@ -22,11 +21,12 @@ from nearwise.cli.commands.predict import predict
 from nearwise.cli.commands.serve import key, serve
 from nearwise.cli.commands.verify import verify
 from nearwise.cli.console import flowing, in_flags, note_words, open_streams, say, show_tracebacks
+from nearwise.cli.help import Command, Group
 
 _OF_THE_LAB = ("compare", "datasets", "demo", "experiment", "field", "probe", "report", "vit")
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Command group with nearwise's own error messages."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -65,7 +65,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 }
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel, help=flowing(_command.__doc__))(_command)
+        app.command(cls=Command, rich_help_panel=_panel, help=flowing(_command.__doc__))(_command)
 
 
 @cache
@@ -73,6 +73,13 @@ def _add_plugins() -> None:
     """Add the commands of installed packages: entry points that take the app."""
     for plugin in entry_points(group="nearwise.commands"):
         plugin.load()(app)
+    for command in app.registered_commands:
+        command.cls = Command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            group.typer_instance.info.cls = group.cls = Group
+            for command in group.typer_instance.registered_commands:
+                command.cls = Command
 
 
 def _version(value: bool) -> None:

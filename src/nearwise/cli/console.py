@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,14 +19,13 @@ import rich.table
 import typer
 from rich.progress import SpinnerColumn, TextColumn
 
+from nearwise.cli.tables import tab_separated
+from nearwise.cli.wrapping import wrapped
 from nearwise.conditions import PROGRAM
 from nearwise.progress_bar import ProgressBar
 from nearwise.safe_files import plain, standard_output
 
 T = TypeVar("T")
-
-_WIDEST = 1000  # most characters per line of a table in a file
-_ENTRIES = 30  # most entries of a dict in a table of facts
 
 
 def _console(*, stderr: bool = False) -> rich.console.Console:
@@ -63,79 +62,45 @@ def typed_again(option: str, value: str | None = None) -> str:
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """Print a message to standard error, without markup; the style shows on terminals only."""
-    _console(stderr=True).print(text, style=style, soft_wrap=True)
+    """Print a message to standard error, without markup; the style shows on terminals only.
+
+    On a terminal it wraps at blanks, and a command at its end gets a line of its own. In a file
+    every line of the message stays one line.
+    """
+    _print(_console(stderr=True), text, style)
 
 
 def show(result: str | rich.table.Table, *, whole: bool = False) -> None:
-    """Print a result to standard output; tables are fitted to the terminal.
+    """Print a result to standard output.
 
-    In a file or a pipe a table has its full width: nothing is cut. `whole` allows it to exceed the
-    width of a terminal rather than cut numbers.
+    On a terminal a text wraps at blanks, and a table is fitted to the width; `whole` allows it to
+    exceed the width rather than cut numbers. In a file or a pipe a table is tab-separated text
+    with a header and without its title.
     """
     console = _console()
-    if not isinstance(result, str):
-        wide = console.options.update(max_width=_WIDEST)
-        needs = rich.measure.Measurement.get(console, wide, result)
-        if not console.is_terminal:
-            console.width = max(console.width, needs.maximum)
-        elif whole:
-            console.width = max(console.width, needs.minimum)
-    with standard_output():
-        console.print(result, soft_wrap=isinstance(result, str))
+    with standard_output() as stream:
+        if isinstance(result, str):
+            _print(console, result)
+        elif not console.is_terminal:
+            stream.write(tab_separated(result))
+        elif result.row_count:
+            if whole:
+                needs = rich.measure.Measurement.get(console, console.options, result)
+                console.width = max(console.width, needs.minimum)
+            console.print(result)
 
 
 def show_json(facts: Any) -> None:
     """Print facts as JSON to standard output."""
-    show(json.dumps(plain(facts), indent=2, ensure_ascii=False))
+    text = json.dumps(plain(facts), indent=2, ensure_ascii=False)
+    with standard_output() as stream:
+        stream.write(f"{text}\n")
 
 
-def fact_table(facts: Mapping[str, Any], title: str) -> rich.table.Table:
-    """Make a table of names and values; a dict is shown up to 30 entries."""
-    table = rich.table.Table(title=title, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            lines = [f"{key}: {short(entry)}" for key, entry in list(value.items())[:_ENTRIES]]
-            if len(value) > _ENTRIES:
-                lines.append(f"and {len(value) - _ENTRIES} more (--json shows all)")
-            value = "\n".join(lines)
-        table.add_row(name, short(value))
-    return table
-
-
-def grid(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[str] = ()
-) -> rich.table.Table:
-    """Make a table of right-aligned columns; the first one and `left` are left-aligned."""
-    table = rich.table.Table(title=title, title_justify="left")
-    for head in heads:
-        at_left = head in (heads[0], *left)
-        table.add_column(head, justify="left" if at_left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(shown_cell, row))
-    return table
-
-
-def short(value: Any) -> str:
-    """Format a value in one line; floats with four digits."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {short(entry)}" for name, entry in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(short, value))
-    return str(value)
-
-
-def shown_cell(value: Any) -> str:
-    """Format a table cell: empty for a missing value, integers in full, others with six digits."""
-    if value is None or value != value or str(value) in ("<NA>", "NaT"):
-        return ""
-    if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:.6g}"
-    return str(value)
+def _print(console: rich.console.Console, text: str, style: str | None = None) -> None:
+    if console.is_terminal:
+        text = "\n".join(wrapped(text, console.width))
+    console.print(text, style=style, soft_wrap=True)
 
 
 def open_streams() -> None:

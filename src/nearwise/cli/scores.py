@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import rich.table
 
 from nearwise.cli.answer_columns import TrustOptions, measure_trust, trust_in_words
-from nearwise.cli.console import grid, progress, shown_cell
+from nearwise.cli.console import progress
+from nearwise.cli.tables import grid, shown_cell
 
 if TYPE_CHECKING:
     import numpy as np

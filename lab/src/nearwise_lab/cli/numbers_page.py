@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearwise.cli.answer_columns import trust_in_words
-from nearwise.cli.console import shown_cell
 from nearwise.cli.rows.rows import take_rows
 from nearwise.cli.rows.scored_rows import ScoredRows
 from nearwise.cli.scores import METRICS
+from nearwise.cli.tables import shown_cell
 from nearwise_lab.report.charts import Bars, Line, Lines, Span, chart
 from nearwise_lab.report.document import Block, Document, Section
 from nearwise_lab.report.drawing import ACCENT, FAINT, SOFT, Picture, picture

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import grid, reported, say, short, show, show_json, typed
+from nearwise.cli.console import reported, say, show, show_json, typed
 from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
+from nearwise.cli.tables import grid, short
 from nearwise.names import did_you_mean, spelled_alike
 
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ def add(
     target: options.KnownTargetOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Write here instead of changing MODEL."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Write here instead of changing MODEL.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     capacity: Annotated[
         int | None,
@@ -40,6 +47,7 @@ def add(
             "--capacity",
             metavar="N",
             help="Maximum number of rows to remember from now on. Others are forgotten.",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     eviction: Annotated[
@@ -48,11 +56,16 @@ def add(
             "--eviction",
             metavar="WHO",
             help="Rows to forget: reservoir (at random) or age (older ones are more likely).",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     refresh: Annotated[
         bool,
-        typer.Option("--refresh", help="Then fit the model again to all remembered rows."),
+        typer.Option(
+            "--refresh",
+            help="Then fit the model again to all remembered rows.",
+            rich_help_panel=options.MODEL,
+        ),
     ] = False,
     new_only: Annotated[
         bool,
@@ -60,6 +73,7 @@ def add(
             "--new-only",
             help="Leave out rows that equal a row the model learned from. All columns it uses "
             "must be equal, and ids that both have.",
+            rich_help_panel=options.DATA,
         ),
     ] = False,
     new_classes: Annotated[
@@ -67,6 +81,7 @@ def add(
         typer.Option(
             "--new-classes",
             help="Accept a new class that differs from a known one only in case or blanks.",
+            rich_help_panel=options.DATA,
         ),
     ] = False,
     groups: Annotated[
@@ -75,6 +90,7 @@ def add(
             metavar="COLUMN",
             help="Column that names the group of each row, if the model was fitted with --groups. "
             "Default: the column of that name.",
+            rich_help_panel=options.DATA,
         ),
     ] = None,
     resize: options.ResizeOption = False,
@@ -321,6 +337,7 @@ def compact(
         typer.Option(
             "--accept-lost-changes",
             help="If the journal is damaged, lost or too old: continue without its changes.",
+            rich_help_panel=options.RUN,
         ),
     ] = False,
     store: options.StoreOption = None,

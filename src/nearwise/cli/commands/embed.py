@@ -23,6 +23,7 @@ def embed(
             "-o",
             metavar="FILE",
             help="CSV, TSV, Parquet or npz, by the suffix.",
+            rich_help_panel=options.OUTPUT,
         ),
     ],
     space: Annotated[
@@ -30,9 +31,10 @@ def embed(
         typer.Option(
             metavar="NAME",
             help="Which of MODEL's embeddings to write. An unknown name lists them all.",
+            rich_help_panel=options.MODEL,
         ),
     ] = "features",
-    keep: options.CopyOption = None,
+    copy: options.CopyOption = None,
     resize: options.ResizeOption = False,
     skip_damaged: options.SkipDamagedOption = False,
     header: options.HeaderOption = None,
@@ -47,7 +49,7 @@ def embed(
 
     [bold]Examples[/bold]
       nearwise embed iris.model new.csv --out keys.parquet
-      nearwise embed iris.model new.csv --out keys.npz --keep id
+      nearwise embed iris.model new.csv --out keys.npz --copy id
       nearwise embed flowers.model photos/ --out keys.parquet
     """
     import pandas as pd
@@ -60,7 +62,7 @@ def embed(
     if form is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv, .parquet or .npz, or - for CSV.")
     learned = open_model(model, store)
-    copied, features = read_to_predict(learned, model, data, keep or [], reading)
+    copied, features = read_to_predict(learned, model, data, copy or [], reading)
     keys = learned.keys(features, space)
     letter = "f" if form == "npz" else "e"  # an npz holds columns f0, f1, ... as one array
     columns = [f"{letter}{i}" for i in range(keys.shape[1])]

@@ -30,18 +30,34 @@ def evaluate(
     target: options.KnownTargetOption = None,
     json_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Write JSON scores. - is standard output."),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write JSON scores. - is standard output.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.html", help="Write a web page with diagrams and hard cases."),
+        typer.Option(
+            metavar="FILE.html",
+            help="Write a web page with diagrams and hard cases.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     resamples: Annotated[
-        int, typer.Option(min=20, help="Bootstrap resamples behind each interval.")
+        int,
+        typer.Option(
+            min=20, help="Bootstrap resamples behind each interval.", rich_help_panel=options.TRUST
+        ),
     ] = 500,
     coverage: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="Share of rows to accept when abstention is measured."),
+        typer.Option(
+            metavar="SHARE",
+            help="Share of rows to accept when abstention is measured.",
+            rich_help_panel=options.TRUST,
+        ),
     ] = 0.9,
     confidence: options.ConfidenceOption = None,
     resize: options.ResizeOption = False,

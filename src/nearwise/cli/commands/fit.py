@@ -1,44 +1,40 @@
 """``nearwise fit``: learn a model from a table, or from folders of images."""
 
-import re
-import shlex
-import shutil
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.cli.console import INTERRUPTED, reported, say, shown_cell, typed, typed_again
+from nearwise.cli.checkpoints import check_checkpoints, checkpoints, fits_in
+from nearwise.cli.console import INTERRUPTED, reported, say, typed_again
+from nearwise.cli.fit_summary import summarize
 from nearwise.cli.models import check_out, new_model
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
-from nearwise.cli.rows.rows import Rows, read_to_learn
+from nearwise.cli.rows.rows import read_to_learn
 from nearwise.cli.rows.targets import estimator_for
-from nearwise.cli.scores import left_out_scores
 from nearwise.interrupts import watch_interrupt
 
 if TYPE_CHECKING:
-    from nearwise.estimators.opening import Estimator
-
-# This file marks a folder of checkpoints; folders without it are never removed.
-_MARK = "made-by-nearwise-fit.txt"
-_MARK_TEXT = "Training checkpoints of 'nearwise fit'. They go when the model is saved.\n"
-_FOR_INTERVALS = 19  # least rows, or groups, for intervals of confidence 0.9
-_FIT = re.compile(r"fit-[0-9a-f]+")
+    pass
 
 
 @reported
 def fit(
     data: options.DataArgument,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="MODEL",
+            help="Folder for the model.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ],
     target: options.TargetOption = None,
     task: options.TaskOption = "auto",
@@ -49,7 +45,12 @@ def fit(
     date: options.DateOption = None,
     keep_words: options.WordsOption = None,
     weight: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with the weight of each row.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column with the weight of each row.",
+            rich_help_panel=options.DATA,
+        ),
     ] = None,
     groups: Annotated[
         str | None,
@@ -57,6 +58,7 @@ def fit(
             metavar="COLUMN",
             help="Column that names the group of each row, such as a patient. Use it if new rows "
             "come from new groups. Rows of a group are held out together.",
+            rich_help_panel=options.DATA,
         ),
     ] = None,
     time_column: Annotated[
@@ -66,20 +68,23 @@ def fit(
             metavar="COLUMN",
             help="Column of dates or numbers, if new rows are later than these. The latest fifth "
             "of the rows is held out for validation and calibration.",
+            rich_help_panel=options.DATA,
         ),
     ] = None,
     preset: Annotated[
         Literal["default", "instant"] | None,
         typer.Option(
             help="default: a base, and attention pretrained on other tables and trained further "
-            "here. instant: one base model and the pretrained attention as it is (tables only)."
+            "here. instant: one base model and the pretrained attention as it is (tables only).",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     estimator: Annotated[
         Literal["auto", "none"] | None,
         typer.Option(
             help="The base, combined with the neighbors. auto: a forest, and the models that "
-            "improve on it. none: the class shares, or the mean of numbers, instead."
+            "improve on it. none: the class shares, or the mean of numbers, instead.",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     embedder: Annotated[
@@ -89,13 +94,24 @@ def fit(
             help="Network to train. Tables: auto, identity (none), table (an embedding to search), "
             "deep (an MLP that may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
             "resnet-small, resnet18, resnet50, hf:NAME\\[@REVISION], or the folder of a model.",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Training epochs (passes over the rows) of a network.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Training epochs (passes over the rows) of a network.",
+            rich_help_panel=options.MODEL,
+        ),
     ] = None,
     n_neighbors: Annotated[
-        str | None, typer.Option(metavar="INT|auto", help="Neighbors per row and embedding space.")
+        str | None,
+        typer.Option(
+            metavar="INT|auto",
+            help="Neighbors per row and embedding space.",
+            rich_help_panel=options.MODEL,
+        ),
     ] = None,
     cv: Annotated[
         str | None,
@@ -104,6 +120,7 @@ def fit(
             metavar="INT|SHARE|auto",
             help="Rows held out to fit attention and calibration. 5: each of 5 folds in turn "
             "(tables). 0.1: a tenth of the rows once.",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     label_noise: Annotated[
@@ -112,27 +129,44 @@ def fit(
             metavar="auto|RATE",
             help="Train on labels of which some are wrong, and predict the true ones. auto "
             "estimates the share of wrong labels. RATE sets it.",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     class_prior: Annotated[
         Literal["train", "uniform"] | None,
         typer.Option(
             help="Class prior at prediction time. train: as in the training rows. uniform: the "
-            "same for rare and common classes."
+            "same for rare and common classes.",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     image_size: options.ImageSizeOption = None,
     color: options.ColorOption = None,
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed, for the same model again.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Random seed, for the same model again.", rich_help_panel=options.RUN
+        ),
+    ] = 0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted fit from its checkpoints.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue an interrupted fit from its checkpoints.",
+            rich_help_panel=options.RUN,
+        ),
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the model at --out.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace the model at --out.", rich_help_panel=options.OUTPUT
+        ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print more.", rich_help_panel=options.RUN)
+    ] = False,
     header: options.HeaderOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
@@ -230,7 +264,7 @@ def fit(
             say(f"Stopped in {step[-1]}; nothing was saved. {_next_try(folder, preset, simple)}")
             raise typer.Exit(INTERRUPTED) from None
         if not quiet:
-            _summarize(model, rows, time.perf_counter() - start, out, unnamed=header is False)
+            summarize(model, rows, time.perf_counter() - start, out, unnamed=header is False)
         if interrupt.seen:
             _say_stopped_early(out, folder, resume=resume)
             raise typer.Exit(INTERRUPTED)
@@ -238,7 +272,7 @@ def fit(
 
 def _say_stopped_early(out: Path, folder: Path, *, resume: bool) -> None:
     again = typed_again("--overwrite")
-    resumes = ", with --resume from its checkpoints" if _fits(folder) else ""
+    resumes = ", with --resume from its checkpoints" if fits_in(folder) else ""
     say(
         f"Stopped early: {out} holds the best model so far; later steps are missing. To fit "
         f"in full{resumes}: {again}{' --resume' if resumes and not resume else ''}"
@@ -247,122 +281,8 @@ def _say_stopped_early(out: Path, folder: Path, *, resume: bool) -> None:
 
 def _next_try(folder: Path, preset: str | None, simple: bool) -> str:
     """Suggest a command after a stop without a saved model; `simple`: no rare options."""
-    if _fits(folder):
+    if fits_in(folder):
         return f"To go on from its checkpoints: {typed_again('--resume')}"
     if simple and preset != "instant":
         return f"A model takes seconds with: {typed_again('--preset', 'instant')}"
     return "There is no checkpoint to go on from: the same command begins anew."
-
-
-def checkpoint_folder(out: Path) -> Path:
-    """Return the folder of the checkpoints of a fit with the output `out`."""
-    folder = out if out.name not in ("", "..") else out.resolve()
-    return folder.with_name(f"{folder.name}.checkpoint")
-
-
-def check_checkpoints(out: Path) -> None:
-    """Raise ValueError if the path of the checkpoints is taken by something else."""
-    folder = checkpoint_folder(out)
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        found = "a symbolic link" if folder.is_symlink() else "a file"
-    elif folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
-        found = "a folder that 'nearwise fit' did not make"
-    else:
-        return
-    raise ValueError(
-        f"{folder} is {found}, and training checkpoints would go there; nothing was touched. Move "
-        "it away, or choose another --out."
-    )
-
-
-@contextmanager
-def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
-    """Keep training checkpoints beside a model until it is complete.
-
-    Checkpoints of an earlier run are used (`resume`) or removed. The yielded folder is removed if
-    the block ends without an exception, except for foreign files.
-    """
-    check_checkpoints(out)
-    folder = checkpoint_folder(out)
-    if not resume:
-        _remove_checkpoints(folder)
-    before = _fits(folder)
-    if resume and not before:
-        say(f"note: nothing to resume at {folder}; starting afresh.")
-    folder.mkdir(exist_ok=True)
-    (folder / _MARK).write_text(_MARK_TEXT, encoding="utf-8")
-    try:
-        yield folder
-    except BaseException:
-        if not _fits(folder):  # there is no checkpoint to resume
-            _remove_checkpoints(folder)
-        raise
-    if before and _fits(folder) - before:  # one folder per rows and options
-        say(f"note: {folder} was made from other rows or options; this fit started afresh.")
-    _remove_checkpoints(folder)
-
-
-def _fits(folder: Path) -> set[str]:
-    """Names of the checkpoint folders of fits."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return {path.name for path in found if _FIT.fullmatch(path.name) and not path.is_symlink()}
-
-
-def _remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints; with foreign files the folder stays."""
-    if not (folder / _MARK).is_file():
-        return
-    for name in _fits(folder):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    left = sorted(path.name for path in folder.iterdir() if path.name != _MARK)
-    if left:
-        say(f"note: {folder} holds {', '.join(left[:5])}, which no fit wrote; it was left there.")
-        return
-    (folder / _MARK).unlink()
-    folder.rmdir()
-
-
-def _summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unnamed: bool) -> None:
-    """Print a summary of the fit, its scores, and suggested next commands."""
-    from nearwise.estimators import AttnKNNClassifier
-    from nearwise.estimators.inputs.columns import ROW_ID
-    from nearwise.estimators.uncertainty.intervals import calibration_numbers
-
-    choice = model.report_.choice
-    if rows.names is None:
-        n_used = sum(use != "left out" for use in model.report_.columns.values())
-        learned, nll = f"rows and {n_used} columns", "out-of-fold NLL {:.4f}"
-        if model.cv == "latest":
-            nll = f"NLL {{:.4f}} on the latest {choice['held_out']} rows"
-    else:
-        size = model.report_.columns["image"].removesuffix(" uint8")
-        learned, nll = f"images of {size}", f"NLL {{:.4f}} on {choice['held_out']} held-out images"
-    if isinstance(model, AttnKNNClassifier):
-        what, more = f"{len(model.classes_)} classes", " --proba"
-        scores = nll.format(model.report_.oof_nll)
-    else:
-        ends = (shown_cell(end(model.fitted_.numbers)) for end in (min, max))
-        left_out = left_out_scores(model)
-        rmse, crps = (shown_cell(left_out[name]) for name in ("rmse", "crps"))
-        what, base = f"targets of {' to '.join(ends)}", ", ".join(choice["base"] or ["none"])
-        scores = f"out-of-sample RMSE {rmse} and CRPS {crps}, in the unit of the target"
-        scores = f"{scores}; base: {base}"
-        n_known = calibration_numbers(model.fitted_.predictor).counts.sum()
-        more = " --confidence 0.9" if n_known >= _FOR_INTERVALS else ""
-    say(f"Learned {what} from {len(rows)} {learned} in {seconds:.1f} s; {scores}.")
-    if model.label_noise is not None:
-        say(wrong_labels_line(model))
-    groups = choice.get("groups", {})
-    if groups.get("of") == "copies":
-        n_copies = len(model.memory_) - groups["n"]
-        say(
-            f"note: {n_copies} {rows.noun} are duplicates and are held out together: calibration "
-            f"and scores hold for new {rows.noun} without a duplicate. If new ones will have some, "
-            "name a column that differs in every row with --groups."
-        )
-    new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
-    header = " --no-header" if unnamed else ""
-    predict = typed("predict", out, new)
-    ids = [one.name for one in model.report_.column_report if one.reason == ROW_ID]
-    keep = f" --keep {shlex.quote(ids[0])}" if ids else ""
-    say(f"Saved to {out}. Next: {predict}{header} --out predictions.csv{more}{keep}")

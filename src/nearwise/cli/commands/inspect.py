@@ -8,12 +8,13 @@ import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import fact_table, grid, reported, show, show_json, shown_cell
+from nearwise.cli.console import reported, show, show_json
 from nearwise.cli.models import open_model
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.scores import left_out_scores
+from nearwise.cli.tables import fact_table, grid, shown_cell
 
 if TYPE_CHECKING:
     from nearwise.estimators.opening import Estimator
@@ -36,7 +37,11 @@ def inspect(
     model: options.ModelArgument,
     scores: Annotated[
         bool,
-        typer.Option("--scores", help="Also score the rows in memory, each predicted as if new."),
+        typer.Option(
+            "--scores",
+            help="Also score the rows in memory, each predicted as if new.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
     rows: Annotated[
         str | None,
@@ -45,6 +50,7 @@ def inspect(
             metavar="IDS",
             help="Show rows in memory instead, by the ids that 'nearwise predict --explain' gives "
             "to neighbors: 0-4 or 0,2,7.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     store: options.StoreOption = None,

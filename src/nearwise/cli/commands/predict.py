@@ -38,31 +38,56 @@ def predict(
             metavar="FILE",
             help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), by the suffix. - is "
             "standard output.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = "-",
     proba: Annotated[
-        bool, typer.Option("--proba", help="Add the probability of every class.")
+        bool,
+        typer.Option(
+            "--proba", help="Add the probability of every class.", rich_help_panel=options.OUTPUT
+        ),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Add the neighbors behind each prediction.")
+        bool,
+        typer.Option(
+            "--explain",
+            help="Add the neighbors behind each prediction.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
     neighbors: Annotated[
         int,
-        typer.Option(min=0, help="With --explain: how many, largest weight first. 0 shows all."),
+        typer.Option(
+            min=0,
+            help="With --explain: how many, largest weight first. 0 shows all.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = 5,
     coverage: options.CoverageOption = None,
     max_risk: options.RiskOption = None,
     sets: Annotated[
-        bool, typer.Option("--sets", help="Add the prediction set: classes that are not ruled out.")
+        bool,
+        typer.Option(
+            "--sets",
+            help="Add the prediction set: classes that are not ruled out.",
+            rich_help_panel=options.TRUST,
+        ),
     ] = False,
     confidence: options.ConfidenceOption = None,
     output: Annotated[
         Literal["mean", "median", "mode"] | None,
-        typer.Option(help="Numbers: statistic of the distribution to predict (default: mean)."),
+        typer.Option(
+            help="Numbers: statistic of the distribution to predict (default: mean).",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     quantiles: Annotated[
         str | None,
-        typer.Option(metavar="LEVELS", help="Numbers: add quantiles, such as .05,.5,.95."),
+        typer.Option(
+            metavar="LEVELS",
+            help="Numbers: add quantiles, such as .05,.5,.95.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     novelty: Annotated[
         bool,
@@ -70,14 +95,19 @@ def predict(
             "--novelty",
             help="Add the out-of-distribution p-value: the share of known rows with at least "
             "this novelty score.",
+            rich_help_panel=options.TRUST,
         ),
     ] = False,
-    keep: options.CopyOption = None,
+    copy: options.CopyOption = None,
     resize: options.ResizeOption = False,
     skip_damaged: options.SkipDamagedOption = False,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="Format of the output, if the suffix does not show it."),
+        typer.Option(
+            "--format",
+            help="Format of the output, if the suffix does not show it.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     header: options.HeaderOption = None,
     store: options.StoreOption = None,
@@ -113,7 +143,7 @@ def predict(
       nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
       nearwise predict price.model new.csv --out prices.csv --confidence 0.9 --quantiles .1,.5
       nearwise predict flowers.model photos/ --resize --proba
-      cat new.csv | nearwise predict iris.model - --keep id | head
+      cat new.csv | nearwise predict iris.model - --copy id | head
     """
     trust_options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
     trust_options.check()
@@ -126,7 +156,7 @@ def predict(
 
     from nearwise.estimators import AttnKNNClassifier
 
-    copied, features = read_to_predict(learned, model, data, keep or [], reading)
+    copied, features = read_to_predict(learned, model, data, copy or [], reading)
     n_shown = (neighbors or None) if explain else False
     query: Any
     if isinstance(learned, AttnKNNClassifier):

@@ -22,10 +22,19 @@ _TO_DRAIN = 5  # seconds beyond the deadline to finish requests on shutdown
 def serve(
     model: options.ModelArgument,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address to listen on.", rich_help_panel=options.ADDRESS
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes a free one.")
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port to listen on. 0 takes a free one.",
+            rich_help_panel=options.ADDRESS,
+        ),
     ] = 8080,
     keys: Annotated[
         Path | None,
@@ -33,6 +42,7 @@ def serve(
             metavar="FILE",
             help="File of access keys, made by 'nearwise key'. Required if --host can be reached "
             "from other machines.",
+            rich_help_panel=options.ACCESS,
         ),
     ] = None,
     allow_host: Annotated[
@@ -41,6 +51,7 @@ def serve(
             metavar="NAME",
             help="Another host name that requests may use, such as that of a proxy. May be "
             "repeated.",
+            rich_help_panel=options.ACCESS,
         ),
     ] = None,
     allow_origin: Annotated[
@@ -52,27 +63,63 @@ def serve(
         ),
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse all changes of the model.")
+        bool,
+        typer.Option(
+            "--read-only", help="Refuse all changes of the model.", rich_help_panel=options.ACCESS
+        ),
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Apply changes by other processes within a second."),
+        typer.Option(
+            "--follow",
+            help="Apply changes by other processes within a second.",
+            rich_help_panel=options.MODEL,
+        ),
     ] = False,
     max_queue: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Requests that may wait. Others get HTTP 429.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Requests that may wait. Others get HTTP 429.",
+            rich_help_panel=options.LIMITS,
+        ),
     ] = 64,
     max_rows: Annotated[
-        int, typer.Option(min=1, max=65536, metavar="N", help="Maximum rows per request.")
+        int,
+        typer.Option(
+            min=1,
+            max=65536,
+            metavar="N",
+            help="Maximum rows per request.",
+            rich_help_panel=options.LIMITS,
+        ),
     ] = 4096,
     max_body: Annotated[
-        str, typer.Option(metavar="SIZE", help="Maximum bytes per request: 500KiB, 8MiB.")
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Maximum bytes per request: 500KiB, 8MiB.",
+            rich_help_panel=options.LIMITS,
+        ),
     ] = "8MiB",
     deadline: Annotated[
         float,
-        typer.Option(min=0.01, max=86400, metavar="SECONDS", help="Time limit for an answer."),
+        typer.Option(
+            min=0.01,
+            max=86400,
+            metavar="SECONDS",
+            help="Time limit for an answer.",
+            rich_help_panel=options.LIMITS,
+        ),
     ] = 10.0,
     no_page: Annotated[
-        bool, typer.Option("--no-page", help="Serve programs only, without the page for browsers.")
+        bool,
+        typer.Option(
+            "--no-page",
+            help="Serve programs only, without the page for browsers.",
+            rich_help_panel=options.ADDRESS,
+        ),
     ] = False,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
@@ -167,12 +214,18 @@ def serve(
 @reported
 def key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who or what uses the key.")],
-    keys: Annotated[Path, typer.Option(metavar="FILE", help="Keys file, created if missing.")],
+    keys: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Keys file, created if missing.", rich_help_panel=options.ACCESS
+        ),
+    ],
     scope: Annotated[
         Literal["read", "write", "admin"],
         typer.Option(
             help="read: predict and look. write: also change the model's rows. admin: also compact "
-            "and refresh."
+            "and refresh.",
+            rich_help_panel=options.ACCESS,
         ),
     ] = "read",
     quiet: options.QuietOption = False,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import fact_table, reported, say, show, show_json
+from nearwise.cli.console import reported, say, show, show_json
+from nearwise.cli.tables import fact_table
 
 if TYPE_CHECKING:
     from nearwise.estimators.model.fitted_model import FittedClassifier
@@ -23,6 +24,7 @@ def verify(
             metavar="TYPE",
             help="Python type that may be loaded, if the base is an estimator of your own. May be "
             "repeated.",
+            rich_help_panel=options.MODEL,
         ),
     ] = None,
     store: options.StoreOption = None,

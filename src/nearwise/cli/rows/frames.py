@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nearwise.cli.console import say, shown_cell
+from nearwise.cli.console import say
+from nearwise.cli.tables import shown_cell
 from nearwise.names import did_you_mean, listed
 
 if TYPE_CHECKING:

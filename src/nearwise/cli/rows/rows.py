@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nearwise.cli.console import say, shown_cell
+from nearwise.cli.console import say
 from nearwise.cli.options import ReadOptions
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import (
@@ -31,6 +31,7 @@ from nearwise.cli.rows.image_rows import (
     read_files,
 )
 from nearwise.cli.rows.targets import Task, choose_task, target_numbers
+from nearwise.cli.tables import shown_cell
 from nearwise.names import listed
 
 _SHOWN = 50  # columns in a message
@@ -258,7 +259,7 @@ def read_to_predict(
     model: "Estimator",
     name: Path,
     data: Sequence[str],
-    keep: Sequence[str],
+    copy: Sequence[str],
     options: ReadOptions,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels for a model; return columns to copy, and features.
@@ -271,9 +272,9 @@ def read_to_predict(
     of_images = check_kind(model, name, data, options)
     if of_images is not None:
         options.refuse_of_tables()
-        if keep:
+        if copy:
             raise ValueError(
-                f"--keep {keep[0]}: images have no columns; their file is always named."
+                f"--copy {copy[0]}: images have no columns; their file is always named."
             )
         files, images = read_files(data, options, of_images)
         return pd.DataFrame({"file": [str(file) for file in files]}), images
@@ -282,8 +283,8 @@ def read_to_predict(
     (table,) = data
     names, target = list(model.feature_names_in_), model.fitted_.target_name
     whole, values = _read_as(model, table, options)
-    require_columns(whole.table, keep, table)
-    copied = whole.as_written(list(dict.fromkeys(keep)))
+    require_columns(whole.table, copy, table)
+    copied = whole.as_written(list(dict.fromkeys(copy)))
     if options.header is not False or set(names) <= set(whole.table):
         as_learned(whole, values)
     frame = whole.table

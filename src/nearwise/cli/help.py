@@ -1,0 +1,112 @@
+"""Help of the commands: options in panels, each with its text beside it, readable at 80 columns."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
+
+from nearwise.cli.options import ACCESS, ADDRESS, DATA, IMAGES, LIMITS, MODEL, OUTPUT, RUN, TRUST
+
+_WIDEST = 110  # characters of a line of help
+_NAMES = 26  # characters for the names of options; a longer one gets a line of its own
+_ARGUMENTS = "Arguments"
+_ORDER = (_ARGUMENTS, DATA, IMAGES, MODEL, OUTPUT, TRUST, ADDRESS, ACCESS, LIMITS)
+_PANEL = "rich_help_panel"
+
+
+class PlainHelp:
+    """Mix-in for a command or group: help without boxes.
+
+    Options stand in panels. Arguments come first, then the panels in their usual order.
+    """
+
+    def format_help(self: Any, ctx: typer.Context, formatter: Any) -> None:
+        """Print the help."""
+        console = Console(highlight=False, emoji=False)
+        console.width = min(console.width, _WIDEST)
+        console.print(Text(self.get_usage(ctx).strip(), style="bold"))
+        console.print()
+        if self.help:
+            _print_lines(console, Text.from_markup(self.help.strip(), emoji=False))
+            console.print()
+        for title, entries in _panels(self, ctx).items():
+            console.print(Text(title, style="bold"))
+            _print_entries(console, entries)
+            console.print()
+
+
+class Command(PlainHelp, TyperCommand):
+    """Command with plain help."""
+
+
+class Group(PlainHelp, TyperGroup):
+    """Group of commands with plain help."""
+
+
+_Entries = list[tuple[Text, Text]]
+
+
+def _panels(command: Any, ctx: typer.Context) -> dict[str, _Entries]:
+    """Collect commands and options by panel; options without one are those of the run."""
+    found: dict[str, _Entries] = {}
+    for name in getattr(command, "list_commands", lambda ctx: [])(ctx):
+        one = command.get_command(ctx, name)
+        if one is not None and not one.hidden:
+            first = (one.help or "").strip().split("\n\n")[0].replace("\n", " ")
+            entry = Text(name, style="cyan"), Text.from_markup(first, emoji=False)
+            found.setdefault(getattr(one, _PANEL, None) or "Commands", []).append(entry)
+    for param in command.get_params(ctx):
+        if (record := param.get_help_record(ctx)) is not None:  # None: hidden
+            is_argument = param.param_type_name == "argument"
+            panel = _ARGUMENTS if is_argument else getattr(param, _PANEL, None) or RUN
+            found.setdefault(panel, []).append(_described(param, *record, is_argument=is_argument))
+    return dict(sorted(found.items(), key=lambda panel: _rank(panel[0])))
+
+
+def _rank(panel: str) -> int:
+    """Rank of a panel: arguments first, the run last."""
+    return len(_ORDER) + 1 if panel == RUN else [*_ORDER, panel].index(panel)
+
+
+def _described(param: Any, name: str, said: str, *, is_argument: bool) -> tuple[Text, Text]:
+    """Return the name of a parameter with its value, and its help."""
+    own = param.help or ""
+    text = Text.from_markup(own, emoji=False)
+    more = said.removeprefix(own).strip()
+    if more == "[required]":
+        text.append("" if is_argument else " Required.")
+    elif more:
+        text.append(f" {more}", style="dim")
+    name = (param.metavar or name) if is_argument else name
+    for old, new in (("<", ""), (">", ""), (" / ", "/"), ("int range", "N"), ("float range", "X")):
+        name = name.replace(old, new)
+    return Text(name, style="cyan"), text
+
+
+def _print_entries(console: Console, entries: Iterable[tuple[Text, Text]]) -> None:
+    entries = list(entries)
+    width = min(max(name.cell_len for name, _ in entries), _NAMES)
+    indent = width + 4
+    for name, text in entries:
+        line = Text("  ") + name
+        if name.cell_len > width:
+            _print_line(console, line)
+            line = Text()
+        for part in text.wrap(console, console.width - indent) or [Text()]:
+            part.rstrip()
+            line.append(" " * (indent - line.cell_len))
+            _print_line(console, line + part)
+            line = Text()
+
+
+def _print_lines(console: Console, text: Text) -> None:
+    for line in text.wrap(console, console.width):
+        line.rstrip()
+        _print_line(console, line)
+
+
+def _print_line(console: Console, line: Text) -> None:
+    console.print(line, no_wrap=True, overflow="ignore", crop=False)

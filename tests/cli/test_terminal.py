@@ -1,0 +1,65 @@
+"""Messages wrap on a terminal and stay lines in a file; tables are plain text in a pipe."""
+
+import io
+
+import pytest
+import rich.console
+
+from nearwise.cli import console
+from nearwise.cli.tables import fact_table, grid, tab_separated
+from nearwise.cli.wrapping import wrapped
+
+WORDS = "note: the model has columns that differ in every row, such as an id; they are left out."
+COMMAND = "Saved to a.model. Next: nearwise predict a.model NEW --out predictions.csv --proba"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_messages_break_at_blanks_and_hang(width):
+    lines = wrapped(WORDS, width)
+    assert " ".join(line.strip() for line in lines) == WORDS
+    assert all(len(line) <= width for line in lines)
+    assert all(line.startswith("  ") and line[2] != " " for line in lines[1:])
+
+
+def test_a_second_column_hangs_below_itself():
+    first, *others = wrapped("  salary  number, 12 distinct; text with a unit in every row", 30)
+    assert first.startswith("  salary  number") and others
+    assert all(line.startswith(" " * 10) and line[10] != " " for line in others)
+
+
+def test_a_command_at_the_end_can_be_copied():
+    assert wrapped(COMMAND, 60)[-1].strip() == COMMAND.partition("Next: ")[2]
+    assert wrapped(COMMAND, 120) == [COMMAND]
+
+
+def test_wide_letters_count_as_two_cells_and_long_words_stay_whole():
+    assert wrapped("数据 数据 数据", 9) == ["数据 数据", "  数据"]
+    path = "/a/very/long/path/that/is/wider/than/the/terminal"
+    assert wrapped(f"at {path} now", 12) == ["at", f"  {path}", "  now"]
+
+
+def test_a_table_in_a_pipe_is_a_header_and_lines_of_cells(capsys):
+    console.show(grid("Title", ["a", "b [c]"], [[1, "x\ty"], [None, "two\nlines"]]))
+    assert capsys.readouterr().out == "a\tb [c]\n1\tx y\n\ttwo lines\n"
+    facts = {"rows": 3, "classes": {"no": 1, "yes": 2}}
+    assert tab_separated(fact_table(facts, "m")) == (
+        "name\tvalue\nrows\t3\nclasses\tno: 1\nclasses\tyes: 2\n"
+    )
+
+
+def test_a_terminal_gets_wrapped_text_and_drawn_tables(monkeypatch):
+    def terminal(**_):
+        return rich.console.Console(
+            file=said, force_terminal=True, width=40, markup=False, highlight=False
+        )
+
+    said = io.StringIO()
+    monkeypatch.setattr(console, "_console", terminal)
+    console.say(WORDS)
+    assert said.getvalue().splitlines() == wrapped(WORDS, 40)
+    said.truncate(0)
+    console.show(grid("Title", ["a", "b"], [[1, 2]]))
+    assert "Title" in said.getvalue() and "\t" not in said.getvalue()
+    said = io.StringIO()
+    console.show(grid("Title", ["a", "b"], []))
+    assert not said.getvalue()

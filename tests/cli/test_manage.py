@@ -15,7 +15,7 @@ def test_evaluate_writes_numbers_that_agree_with_the_predictions(
 ):
     scores = tmp_path / "scores.json"
     result = nearwise(
-        "evaluate", trained, tables / "test.csv", "--json", scores, "--resamples", "50"
+        "evaluate", trained, tables / "test.csv", "--json", scores, "--resamples", "50", "--all"
     )
     assert result.exit_code == 0
     for word in ("accuracy", "NLL", "ECE", "AURC", "base alone", "neighbors alone", "no neighbor"):
@@ -35,7 +35,7 @@ def test_evaluate_names_a_label_the_model_has_never_seen(nearwise, tables, train
     frame = pd.read_csv(tables / "test.csv")
     frame.loc[:2, "label"] = "maybe"
     frame.to_csv(tmp_path / "t.csv", index=False)
-    result = nearwise("evaluate", trained, tmp_path / "t.csv")
+    result = nearwise("evaluate", trained, tmp_path / "t.csv", "--all")
     assert result.exit_code == 2
     assert "3 of 60 rows" in result.err and "'maybe'" in result.err
     unlabelled = nearwise("evaluate", trained, tables / "new.csv")
@@ -97,7 +97,7 @@ def test_evaluate_shows_each_of_few_classes_with_its_mistakes(nearwise, tables, 
     fit = ["fit", tmp_path / "tailed.csv", "--target", "label", "--out", tmp_path / "m"]
     fit += ["--drop", "row", "--cv", "2", "--estimator", "none", "--quiet"]
     assert nearwise(*fit).exit_code == 0
-    options = ("--resamples", "20", "--json", tmp_path / "s.json")
+    options = ("--resamples", "20", "--json", tmp_path / "s.json", "--all")
     result = nearwise("evaluate", tmp_path / "m", tables / "test.csv", *options)
     assert "By class: recall, precision" in result.out and "-shot" not in result.out
     found = json.loads((tmp_path / "s.json").read_text())
@@ -122,7 +122,7 @@ def test_evaluate_shows_many_classes_by_their_size(nearwise, tmp_path):
     frame = pd.DataFrame(X[kept], columns=list("abcd"))
     fitted(frame, pd.Series(y[kept], name="label")).save(tmp_path / "m")
     frame.assign(label=y[kept]).to_csv(tmp_path / "t.csv", index=False)
-    result = nearwise("evaluate", tmp_path / "m", tmp_path / "t.csv", "--resamples", "20")
+    result = nearwise("evaluate", tmp_path / "m", tmp_path / "t.csv", "--resamples", "20", "--all")
     assert "Accuracy by the size of the class" in result.out and "By class" not in result.out
     assert "medium-shot, 12 classes" in result.out or "few-shot, " in result.out
 

@@ -145,7 +145,7 @@ def test_json_lines_hold_the_answers_beside_the_explanation(nearwise, numbers, t
 def test_evaluate_measures_what_the_library_predicts(nearwise, numbers, tmp_path):
     scores = tmp_path / "s.json"
     options = ("--json", scores, "--resamples", "20", "--confidence", ".8")
-    printed = nearwise("evaluate", numbers / "model", numbers / "test.csv", *options)
+    printed = nearwise("evaluate", numbers / "model", numbers / "test.csv", "--all", *options)
     assert printed.exit_code == 0, printed.err
     found, model = json.loads(scores.read_text()), AttnKNNRegressor.load(numbers / "model")
     frame = pd.read_csv(numbers / "test.csv")

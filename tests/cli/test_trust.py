@@ -81,7 +81,17 @@ def test_a_bad_wish_ends_with_what_to_do(nearwise, tables, trained, options, mes
 
 def test_evaluate_measures_answers_and_sets(nearwise, tables, trained, tmp_path):
     out = tmp_path / "scores.json"
-    options = ["--json", out, "--coverage", "0.6", "--confidence", "0.8", "--resamples", "20"]
+    options = [
+        "--json",
+        out,
+        "--coverage",
+        "0.6",
+        "--confidence",
+        "0.8",
+        "--resamples",
+        "20",
+        "--all",
+    ]
     result = nearwise("evaluate", trained, tables / "test.csv", *options)
     assert result.exit_code == 0
     numbers = json.loads(out.read_text())
@@ -113,7 +123,7 @@ def test_confidence_means_the_same_to_evaluate_as_to_predict(
 
 
 def test_evaluate_says_why_it_does_not_measure_sets_of_a_small_memory(nearwise, tables, trained):
-    arguments = ["evaluate", trained, tables / "test.csv", "--resamples", "20"]
+    arguments = ["evaluate", trained, tables / "test.csv", "--resamples", "20", "--all"]
     result = nearwise(*arguments, "--confidence", "0.999")
     assert result.exit_code == 0
     text = " ".join(result.out.split())

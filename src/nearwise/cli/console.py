@@ -90,6 +90,14 @@ def show(result: str | rich.table.Table, *, whole: bool = False) -> None:
             console.print(result)
 
 
+def show_below(result: str | rich.table.Table) -> None:
+    """Print one of several results after an empty line; a table has its title in a file too."""
+    show("")
+    if not isinstance(result, str) and not _console().is_terminal:
+        show(str(result.title))
+    show(result)
+
+
 def show_json(facts: Any) -> None:
     """Print facts as JSON to standard output."""
     text = json.dumps(plain(facts), indent=2, ensure_ascii=False)

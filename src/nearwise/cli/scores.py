@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 import rich.table
 
 from nearwise.cli.answer_columns import TrustOptions, measure_trust, trust_in_words
+from nearwise.cli.chance import LEVEL
 from nearwise.cli.console import progress
 from nearwise.cli.tables import grid, shown_cell
+from nearwise.cli.verdict import FEWEST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # levels of the scored quantiles
 _MEASURED = ("prediction", "crps", "quantiles", "interval")
 _SLICES = 5
-LEVEL = 0.95  # of the bootstrap
 _BAR = 40  # characters of the longest bar
-FEWEST = 10  # least rows for bootstrap intervals
 _FEW = 10  # most classes in the table with confusion counts
 # metric -> display name, and better direction
 METRICS = {

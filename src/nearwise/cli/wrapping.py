@@ -9,6 +9,7 @@ from nearwise.conditions import PROGRAM
 _GAP = re.compile(r"( *\S.*?  +)\S")  # up to the second column of a line
 _COMMAND = re.compile(rf"(.*:) ({PROGRAM} .*)")  # a message that ends with a command
 _HANG = 2
+_PERCENT, _GLUED = " %", "\N{NO-BREAK SPACE}%"  # a number and its sign stay together
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -35,7 +36,8 @@ def _broken(line: str, width: int) -> list[str]:
         hang = cell_len(column[1])
     head = column[1] if column is not None else line[:indent]
     lines, current, filled = [], head, False
-    for word in line[len(head) :].split(" "):
+    for glued in line[len(head) :].replace(_PERCENT, _GLUED).split(" "):
+        word = glued.replace(_GLUED, _PERCENT)
         if filled and cell_len(current) + 1 + cell_len(word) > width:
             lines.append(current)
             current, filled = " " * hang, False

@@ -8,12 +8,15 @@ import typer
 
 from nearwise.cli import options
 from nearwise.cli.answer_columns import TrustOptions
-from nearwise.cli.console import reported, say, show, show_json
+from nearwise.cli.chance import LEVEL
+from nearwise.cli.console import reported, say, show, show_below, show_json
 from nearwise.cli.models import open_model
+from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import score_rows
-from nearwise.cli.scores import FEWEST, LEVEL, judge, tables
+from nearwise.cli.scores import judge, tables
+from nearwise.cli.verdict import FEWEST, Place, judge_classes, judge_numbers
 from nearwise.conditions import command_line, hardware, load_plugin, versions
 from nearwise.names import spelled_alike
 from nearwise.safe_files import plain, write_aside
@@ -60,6 +63,14 @@ def evaluate(
         ),
     ] = 0.9,
     confidence: options.ConfidenceOption = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Print every score too: base and neighbors alone, by class or size, trust.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
     resize: options.ResizeOption = False,
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
@@ -67,12 +78,16 @@ def evaluate(
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Measure a model on labelled rows that it has not learned from.
+    """Say how good a model is on labelled rows that it has not learned from, and what to do next.
 
-    The model is scored beside its two parts: the base alone and the neighbors alone. The difference
-    between model and base is what the neighbors add. Intervals are 95 % percentile bootstraps over
-    rows. For images DATA is a folder with one folder per class. If it has a training and a test
-    part, the test part is used.
+    The first line compares the model with always giving one answer. It says whether probabilities
+    or intervals are honest, and whether base and neighbors together beat each alone. Differences
+    within chance are named so. Chance means 95 % intervals over rows. The second line has a command
+    for what to do next.
+
+    With --all the scores follow, of the model beside its two parts: the base alone and the
+    neighbors alone. For images DATA is a folder with one folder per class. If it has a training and
+    a test part, the test part is used.
 
     Rows of DATA that equal training rows are counted and scored separately. Equal means: in all
     columns that the model uses, and in ids that both tables have. Each is predicted without itself,
@@ -91,6 +106,7 @@ def evaluate(
 
     [bold]Examples[/bold]
       nearwise evaluate iris.model test.csv
+      nearwise evaluate iris.model test.csv --all
       nearwise evaluate iris.model test.csv --json scores.json --report report.html
       nearwise evaluate flowers.model flowers/ --resize
     """
@@ -111,7 +127,12 @@ def evaluate(
     features = take_rows(rows.X, scored.at)
     found = judge(learned, features, scored, trust, resamples, quiet=quiet)
     numbers = {"model": str(model), "data": data, "n": len(scored.y), "rows": scored.as_json()}
-    numbers |= found | {"level": LEVEL, "resamples": resamples}
+    judged = judge_numbers if classes is None else judge_classes
+    read = tuple([*named_store(store), *(["--no-header"] if header is False else [])])
+    own_target = target or learned.fitted_.target_name
+    place = Place(str(model), data, "" if rows.names is not None else own_target, read)
+    verdict = judged(learned, scored, found, place, resamples)
+    numbers |= found | {"level": LEVEL, "resamples": resamples, "verdict": verdict.to_json()}
     too_few = {}
     if not found["intervals"]:
         n_rows = f"{len(scored.y)} row{'s are' if len(scored.y) > 1 else ' is'}"
@@ -132,11 +153,12 @@ def evaluate(
         write_page(report, learned, data, features, scored, numbers)
         written.append(str(report))
     if json_file != "-":
-        title = f"{model} on {scored.what} ({data})"
-        first, *others = tables(found, title)
-        show(first)
-        for remark in [*scored.remarks, *too_few.values(), *others]:
-            show(remark)
+        for line in [*scored.remarks, *verdict.lines]:
+            show(line)
+        if whole:
+            title = f"{model} on {scored.what} ({data})"
+            for result in [*tables(found, title), *too_few.values()]:
+                show_below(result)
     if written and not quiet and json_file != "-":
         say(f"Wrote {', '.join(written)}.")
 

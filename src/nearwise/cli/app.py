@@ -14,6 +14,7 @@ from nearwise.cli.commands.change import add, compact, history, relabel, remove,
 from nearwise.cli.commands.clean import clean
 from nearwise.cli.commands.embed import embed
 from nearwise.cli.commands.evaluate import evaluate
+from nearwise.cli.commands.explain import explain
 from nearwise.cli.commands.fit import fit
 from nearwise.cli.commands.inspect import inspect
 from nearwise.cli.commands.move import move
@@ -59,7 +60,7 @@ app = typer.Typer(
 
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "With a table of your own": (fit, predict, embed, evaluate, inspect, verify, clean),
+    "With a table of your own": (fit, predict, explain, evaluate, clean, inspect, embed, verify),
     "What a model remembers": (add, remove, relabel, history, undo, compact, move),
     "Over HTTP": (serve, key),
 }

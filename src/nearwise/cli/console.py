@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import rich.console
 import rich.measure
@@ -24,6 +24,9 @@ from nearwise.cli.wrapping import wrapped
 from nearwise.conditions import PROGRAM
 from nearwise.progress_bar import ProgressBar
 from nearwise.safe_files import plain, standard_output
+
+if TYPE_CHECKING:
+    from nearwise.cli.explaining import Explained
 
 T = TypeVar("T")
 
@@ -96,6 +99,24 @@ def show_below(result: str | rich.table.Table) -> None:
     if not isinstance(result, str) and not _console().is_terminal:
         show(str(result.title))
     show(result)
+
+
+def show_cards(found: "Sequence[Explained]") -> None:
+    """Print cards of answers; in a file or a pipe as one tab-separated table."""
+    from nearwise.cli.card_view import as_text, drawn, headline
+
+    console = _console()
+    with standard_output() as stream:
+        if not console.is_terminal:
+            stream.write(as_text(found))
+            return
+        for one in found:
+            table, note = drawn(one, console.width)
+            console.print(one.name, style="dim")
+            console.print(headline(one))
+            console.print(table)
+            _print(console, note, "dim")
+            console.print()
 
 
 def show_json(facts: Any) -> None:

@@ -33,6 +33,13 @@ def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path
             )
 
 
+def require_data(data: Iterable[str]) -> None:
+    """Raise ValueError for an input that is not there, before anything slow is imported."""
+    for path in data:
+        if path != "-" and not Path(path).exists():
+            raise ValueError(f"No file {path}. Check the path.")
+
+
 def check_folder(
     option: str, out: Path | None, reads: Iterable[str | Path] = (), *, for_model: bool = False
 ) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nearwise.estimators.fit import pipeline
+from nearwise.estimators.fit import number_base, pipeline
 from tests.cli.conftest import make_table
 
 FIT = ("-t", "label", "--drop", "row", "-q")
@@ -61,6 +61,56 @@ def test_a_stop_while_classifiers_are_tried_saves_what_there_is(
     assert nearwise("predict", place, tables / "new.csv", "-q").exit_code == 0
     assert "--resume" not in stopped.err  # there is no checkpoint
     assert nearwise(*command_in(stopped.err)).exit_code == 0
+
+
+LOST = {
+    "evaluate": ("nearwise.cli.commands.evaluate.score_rows", "No score was written."),
+    "predict": ("nearwise.cli.commands.predict.read_to_predict", "Nothing was written"),
+    "embed": ("nearwise.cli.commands.embed.read_to_predict", "Nothing was written"),
+    "explain": ("nearwise.cli.commands.explain.read_to_predict", "rows shown so far"),
+    "add": ("nearwise.cli.commands.change.read_for_model", "nearwise history"),
+}
+
+
+@pytest.mark.parametrize("command", LOST)
+def test_a_stop_of_a_long_command_says_what_is_lost(
+    nearwise, tables, model, tmp_path, monkeypatch, command
+):
+    place, said = LOST[command]
+    monkeypatch.setattr(place, pressed)
+    out = ("-o", tmp_path / "o.csv") if command in ("predict", "embed") else ()
+    stopped = nearwise(command, model, tables / "test.csv", *out)
+    assert stopped.exit_code == 130 and stopped.out == ""
+    assert "Stopped. " in stopped.err and said in stopped.err
+    assert not (tmp_path / "o.csv").exists()
+    assert nearwise("history", model, "--json").json() == []
+
+
+def test_a_stop_of_clean_names_the_step_of_its_fit(nearwise, tables, monkeypatch):
+    monkeypatch.setattr(pipeline, "_remember", pressed)
+    stopped = nearwise("clean", tables / "train.csv", "-t", "label", "--drop", "row", "-q")
+    assert stopped.exit_code == 130
+    assert "Stopped in memory (step 3 of 4). Nothing was written" in stopped.err
+
+
+def test_a_stop_in_the_base_of_a_regressor_keeps_what_is_complete(nearwise, tmp_path, monkeypatch):
+    table = make_table(120, 0).assign(price=lambda t: t["width"] * 3 + t["height"].fillna(0))
+    table.drop(columns=["label", "row"]).to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "-t", "price", "-o", tmp_path / "m", "--cv", "2", "-q")
+    locations = number_base.NumberCandidate.locations
+
+    def interrupted(self, view, fold):
+        if self.name == "kernel-ridge":
+            signal_to_self()
+        return locations(self, view, fold)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(number_base.NumberCandidate, "locations", interrupted)
+        stopped = nearwise(*fit)
+    assert stopped.exit_code == 130 and "holds the best model so far" in stopped.err
+    assert nearwise("predict", tmp_path / "m", tmp_path / "t.csv", "-q").exit_code == 0
+    base = nearwise("inspect", tmp_path / "m", "--json").json()["choice"]["base"]
+    assert {*base} <= {"extra-trees", "ridge"}
 
 
 def signal_to_self(*args, **kwargs):

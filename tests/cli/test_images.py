@@ -132,7 +132,7 @@ def test_wrong_labels_are_ranked_with_their_files(nearwise, tmp_path):
         (("predict", "model", "none"), "no file or folder none"),
         (("predict", "model", "new", "--copy", "id"), "images have no columns"),
         (("evaluate", "model", "large.png"), "large.png is a file. Labels come from"),
-        (("evaluate", "model", "none"), "none is not there. Labels come from folders"),
+        (("evaluate", "model", "none"), "no file or folder none"),
         (("add", "model", "new"), "lies beside the class folders"),
         (("inspect", "model", "--rows", "900-905"), "does not remember 900, 901"),
     ],

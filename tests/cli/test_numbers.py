@@ -114,10 +114,12 @@ def test_predict_gives_what_the_library_says(nearwise, numbers):
     table, model = result.table(), AttnKNNRegressor.load(numbers / "model")
     X = pd.read_csv(numbers / "test.csv")
     neighbors = [
-        f"neighbor_{i}_{of}" for i in (1, 2) for of in ("id", "target", "weight", "distance")
+        f"neighbor_{i}_{of}"
+        for i in (1, 2)
+        for of in ("id", "target", "weight", "distance", "differs")
     ]
     answers = ["prediction", "low", "high", "quantile_0.1", "quantile_0.5", "accepted", "novelty_p"]
-    assert list(table) == ["age", *answers, "null_mass", *neighbors]
+    assert list(table) == ["age", *answers, "base_prediction", "null_mass", *neighbors]
     np.testing.assert_allclose(table["prediction"], model.predict(X, output="median"))
     np.testing.assert_allclose(table[["low", "high"]], model.predict_interval(X, 0.8))
     quantiles = model.predict_quantiles(X, [0.1, 0.5])

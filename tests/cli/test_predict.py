@@ -6,6 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nearwise import AttnKNNClassifier
+from nearwise.html.numbers import cell
+
 
 def test_one_prediction_a_row_is_the_class_of_the_largest_probability(nearwise, tables, trained):
     result = nearwise("predict", trained, tables / "new.csv")
@@ -51,11 +54,28 @@ def test_explain_adds_the_weightiest_neighbors_as_columns(nearwise, tables, trai
     ask = ("predict", trained, tables / "new.csv")
     table = nearwise(*ask, "--explain", "--neighbors", "3").table()
     assert (table["prediction"] == nearwise(*ask).table()["prediction"]).all()
-    fields = [f"neighbor_{i}_{f}" for i in (1, 2, 3) for f in ("id", "label", "weight", "distance")]
-    assert list(table.columns) == ["prediction", "null_mass", *fields]
+    names = ("id", "label", "weight", "distance", "differs")
+    fields = [f"neighbor_{i}_{name}" for i in (1, 2, 3) for name in names]
+    assert list(table.columns) == [
+        "prediction",
+        "base_proba",
+        "neighbor_proba",
+        "null_mass",
+        *fields,
+    ]
     assert (table["neighbor_1_weight"] >= table["neighbor_2_weight"]).all()
     labels = train["label"].iloc[table["neighbor_1_id"]]
     assert list(labels) == list(table["neighbor_1_label"])
+    model = AttnKNNClassifier.load(trained)
+    X = pd.read_csv(tables / "new.csv")[list(model.feature_names_in_)]
+    for line, one in zip(table.to_dict("records"), model.explain(X, 3), strict=True):
+        best = one.proba.argmax()
+        assert line["base_proba"] == pytest.approx(one.base_proba[best], abs=1e-6)
+        assert line["neighbor_proba"] == pytest.approx(one.neighbor_proba[best], abs=1e-6)
+        for i, neighbor in enumerate(one.neighbors):
+            for part in line[f"neighbor_{i + 1}_differs"].split("), "):
+                name, value = part.split(" ")[:2]
+                assert value in (cell(neighbor.row[name]), "(here")
 
 
 def test_explain_as_json_lines_shows_rows_and_what_would_be_without_them(

@@ -426,7 +426,7 @@ def test_the_command_line_reports_keeps_and_inspects(csv, nearwise):
     facts = json.loads(nearwise("inspect", csv / "m", "--json").out)
     assert facts["columns"]["zip"] == "category" and facts["columns"]["id"] == "left out"
     assert {"name": "zip", "use": "category"}.items() <= facts["column_report"][-1].items()
-    assert "left out (int64), 80 distinct; a row id" in nearwise("inspect", csv / "m").out
+    assert "id\tleft out\t80\t\ta row id" in nearwise("inspect", csv / "m").out
     bare = read_table(csv / "train.csv")[["zip", "day", "x"]]
     bare.to_csv(csv / "bare.csv", index=False)
     short = nearwise("predict", csv / "m", csv / "bare.csv", "--proba")

@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearwise.cli.rows.parsing import parse_levels
 from nearwise.cli.tables import shown_cell
+from nearwise.names import are_positions
 from nearwise.safe_files import plain, standard_output, write_aside
 
 if TYPE_CHECKING:
@@ -34,23 +34,39 @@ def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
 def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
     """Convert the neighbors to columns, one value per explained row.
 
-    null_mass, then neighbor_1_id, neighbor_1_label (or neighbor_1_target), neighbor_1_weight,
-    neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id, ..., up to the
-    largest number of neighbors; None for rows with fewer neighbors.
+    Classes: base_proba and neighbor_proba, the probability of the prediction by the base and by the
+    neighbors alone. Numbers: base_prediction. Then null_mass, neighbor_1_id, neighbor_1_label (or
+    neighbor_1_target), neighbor_1_weight, neighbor_1_distance, neighbor_1_differs (the columns that
+    differ most, of a table) or neighbor_1_file (of images from files), neighbor_2_id, ..., up to
+    the largest number of neighbors; None for rows with fewer neighbors.
     """
-    columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
+    from nearwise.html import make_card
+
     one = next((n for e in explanations for n in e.neighbors), None)
-    carried = "target" if hasattr(one, "target") else "label"
-    fields: dict[str, Callable[[Any], Any]] = {
-        name: attrgetter(name) for name in ("id", carried, "weight", "distance")
-    }
+    of_numbers = hasattr(one, "target")
+    columns: dict[str, list[Any]] = {}
+    if of_numbers:
+        columns["base_prediction"] = [e.base_prediction for e in explanations]
+    else:
+        for name in ("base_proba", "neighbor_proba"):
+            columns[name] = [float(getattr(e, name)[e.proba.argmax()]) for e in explanations]
+    columns["null_mass"] = [e.null_mass for e in explanations]
+    names = ["id", "target" if of_numbers else "label", "weight", "distance"]
+    held = [[{name: getattr(n, name) for name in names} for n in e.neighbors] for e in explanations]
     if any({"file", "image"} <= n.row.keys() for e in explanations for n in e.neighbors):
-        fields["file"] = lambda neighbor: neighbor.row.get("file")
-    for i in range(max((len(e.neighbors) for e in explanations), default=0)):
-        for name, value in fields.items():
-            columns[f"neighbor_{i + 1}_{name}"] = [
-                value(e.neighbors[i]) if i < len(e.neighbors) else None for e in explanations
-            ]
+        names.append("file")
+        for cells, e in zip(held, explanations, strict=True):
+            for cell, neighbor in zip(cells, e.neighbors, strict=True):
+                cell["file"] = neighbor.row.get("file")
+    elif one is not None and "image" not in one.row and not are_positions(list(one.row)):
+        names.append("differs")
+        for cells, e in zip(held, explanations, strict=True):
+            for cell, shown in zip(cells, make_card(e).neighbors, strict=True):
+                cell["differs"] = shown.difference
+    for i in range(max(map(len, held), default=0)):
+        for name in names:
+            values = [cells[i][name] if i < len(cells) else None for cells in held]
+            columns[f"neighbor_{i + 1}_{name}"] = values
     return columns
 
 

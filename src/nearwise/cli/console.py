@@ -191,6 +191,22 @@ class _Settings:
     debug = False
     options: frozenset[str] = frozenset()
     words: tuple[str, ...] = ()
+    lost = ""
+    step = ""
+
+
+def if_stopped(lost: str) -> None:
+    """Set what is said on Ctrl-C from now on: what is lost, and what to type next."""
+    _Settings.lost = lost
+
+
+def note_step(name: str) -> None:
+    """Set the step that is named on Ctrl-C, of a fit within a command."""
+    _Settings.step = name
+
+
+def _at() -> str:
+    return f" in {_Settings.step}" if _Settings.step else ""
 
 
 def show_tracebacks(value: bool) -> None:
@@ -208,10 +224,11 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         _Settings.options = frozenset(inspect.signature(command).parameters)
+        _Settings.lost = _Settings.step = ""
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
-            say("Stopped.")
+            say(f"Stopped{_at()}. {_Settings.lost}".rstrip())
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # The reader (head, less) has closed the pipe; avoid a second error at exit.

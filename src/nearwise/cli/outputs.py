@@ -5,7 +5,10 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from nearwise.names import did_you_mean
 from nearwise.safe_files import standard_output
+
+_SHOWN = 8  # files in a message
 
 
 def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path] = ()) -> None:
@@ -35,9 +38,16 @@ def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path
 
 def require_data(data: Iterable[str]) -> None:
     """Raise ValueError for an input that is not there, before anything slow is imported."""
-    for path in data:
-        if path != "-" and not Path(path).exists():
-            raise ValueError(f"No file {path}. Check the path.")
+    for path in map(Path, data):
+        if str(path) == "-" or path.exists():
+            continue
+        found = path.parent.iterdir() if path.parent.is_dir() else ()
+        beside = sorted(one.name for one in found if not one.name.startswith("."))
+        hint = did_you_mean(path.name, beside)
+        if not hint and beside:
+            hint = f" Its folder holds {', '.join(beside[:_SHOWN])}."
+        what = f"No file {path}" if path.suffix else f"There is no file or folder {path}"
+        raise ValueError(f"{what}.{hint} Check the path.")
 
 
 def check_folder(

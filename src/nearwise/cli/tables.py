@@ -11,13 +11,24 @@ _ENTRIES = 30  # most entries of a dict in a table of facts
 
 
 def grid(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[str] = ()
+    title: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    left: Sequence[str] = (),
+    *,
+    fold: bool = True,
 ) -> rich.table.Table:
-    """Make a table of right-aligned columns; the first one and `left` are left-aligned."""
+    """Make a table of right-aligned columns; the first one and `left` are left-aligned.
+
+    Cells that are too long are folded; without `fold` only the last column wraps, at blanks.
+    """
     table = _empty(title)
     for head in heads:
         at_left = head in (heads[0], *left)
-        table.add_column(head, justify="left" if at_left else "right", overflow="fold")
+        whole = not fold and head != heads[-1]
+        overflow: Any = "ellipsis" if whole else "fold"
+        justify: Any = "left" if at_left else "right"
+        table.add_column(head, justify=justify, overflow=overflow, no_wrap=whole)
     for row in rows:
         table.add_row(*map(shown_cell, row))
     return table

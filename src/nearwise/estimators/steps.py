@@ -15,6 +15,7 @@ _COSTS = {
     "embedder": 20.0,
     "head": 5.0,
     "key space": 7.0,
+    "neighbors of fold": 3.0,
     "true labels": 20.0,
 }
 _SOONEST = 2.0  # seconds of finished steps before the time left is estimated

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import reported, say, show, show_json, typed
+from nearwise.cli.console import if_stopped, reported, say, show, show_json, typed
 from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
-from nearwise.cli.outputs import check_folder
+from nearwise.cli.outputs import check_folder, require_data
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
@@ -118,6 +118,7 @@ def add(
         raise ValueError(
             f"--out {out} is the model itself. Leave --out away to change it in place."
         )
+    require_data([data])
     if key is not None and (out is not None or refresh):
         raise ValueError(
             "--key names one change of the journal; --out and --refresh do more. Leave it out."
@@ -383,6 +384,9 @@ def compact(
 def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["LiveModel"]:
     """Open a model for a change, and fold its journal afterwards if it has grown long."""
     require_model(folder)
+    listed = typed("history", folder, *named_store(store))
+    if_stopped(f"A change is saved as a whole or not at all. To see which are saved: {listed}")
+
     from nearwise.estimators import LiveModel
     from nearwise.memory import StoreError
 

@@ -7,8 +7,8 @@ import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import reported, say, show, shown_cell
-from nearwise.cli.outputs import check_output
+from nearwise.cli.console import if_stopped, note_step, reported, say, show, typed_again
+from nearwise.cli.outputs import check_output, require_data
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.image_rows import names_images
@@ -95,9 +95,13 @@ def clean(
       nearwise clean train.csv -t churned --noise auto
       nearwise clean flowers/ --image-size 64 --noise 0.05
     """
+    check_output("--out", out, [data])
+    require_data([data])
+    slow = f" Faster: {typed_again('--noise', 'none')}" if noise == "auto" else ""
+    if_stopped(f"Nothing was written: the same command begins anew.{slow}")
+
     from nearwise.data.tables.files import table_format
 
-    check_output("--out", out, [data])
     are_images = names_images(data)
     rate = parse_noise("--noise", noise or ("auto" if are_images else "none"))
     if out not in (None, "-") and table_format(out) is None:
@@ -117,6 +121,7 @@ def clean(
     )
 
     from nearwise.estimators import ColumnWarning, review
+    from nearwise.estimators.progress import reporting_stages_to
 
     model = estimator_for(rows)(
         preset="instant" if rate is None else "default",
@@ -127,7 +132,9 @@ def clean(
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)  # part of the report
-        model.fit(rows.source)
+        with reporting_stages_to(note_step):
+            model.fit(rows.source)
+        note_step("the search for wrong labels")
     reviewed = review(model)
     issues = reviewed.issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":

@@ -6,9 +6,9 @@ import typer
 
 from nearwise.cli import options
 from nearwise.cli.answer_columns import beside
-from nearwise.cli.console import reported, say
-from nearwise.cli.models import open_model
-from nearwise.cli.outputs import check_output
+from nearwise.cli.console import if_stopped, reported, say
+from nearwise.cli.models import open_model, require_model
+from nearwise.cli.outputs import check_output, require_data
 from nearwise.cli.rows.rows import read_to_predict
 
 
@@ -52,12 +52,16 @@ def embed(
       nearwise embed iris.model new.csv --out keys.npz --copy id
       nearwise embed flowers.model photos/ --out keys.parquet
     """
+    require_model(model)
+    require_data(data)
+    check_output("--out", out, data)
+    if_stopped("Nothing was written: the same command begins anew.")
+
     import pandas as pd
 
     from nearwise.data.tables.files import table_format, write_table
 
     reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
-    check_output("--out", out, data)
     form = "csv" if out == "-" else table_format(out)
     if form is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv, .parquet or .npz, or - for CSV.")

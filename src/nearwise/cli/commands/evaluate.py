@@ -9,10 +9,10 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.answer_columns import TrustOptions
 from nearwise.cli.chance import LEVEL
-from nearwise.cli.console import reported, say, show, show_below, show_json
-from nearwise.cli.models import open_model
+from nearwise.cli.console import if_stopped, reported, say, show, show_below, show_json
+from nearwise.cli.models import open_model, require_model
 from nearwise.cli.options import named_store
-from nearwise.cli.outputs import check_output
+from nearwise.cli.outputs import check_output, require_data
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import score_rows
 from nearwise.cli.scores import judge, tables
@@ -114,6 +114,9 @@ def evaluate(
     check_output("--report", report, [data, *([json_file] if json_file else [])])
     if report is not None:
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")()
+    require_model(model)
+    require_data([data])
+    if_stopped("No score was written. Fewer rows, or --resamples 100, take less time.")
     learned = open_model(model, store)
     reading = options.ReadOptions(
         header, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet

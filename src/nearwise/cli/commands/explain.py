@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import reported, show_cards
+from nearwise.cli.console import if_stopped, reported, show_cards
 from nearwise.cli.models import open_model, require_model
 from nearwise.cli.outputs import require_data
 from nearwise.cli.rows.parsing import parse_numbers
@@ -91,6 +91,7 @@ def explain(
     numbers = None if rows is None else parse_numbers("--rows", rows)
     given = data or []
     require_data(given)
+    if_stopped("The rows shown so far are complete. Fewer --rows take less time.")
     reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
     learned = open_model(model, store)
     copied, features = read_to_predict(learned, model, given, [], reading)

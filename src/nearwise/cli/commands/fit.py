@@ -9,10 +9,10 @@ import typer
 
 from nearwise.cli import options
 from nearwise.cli.checkpoints import check_checkpoints, checkpoints, fits_in
-from nearwise.cli.console import INTERRUPTED, reported, say, typed_again
+from nearwise.cli.console import INTERRUPTED, if_stopped, reported, say, typed_again
 from nearwise.cli.fit_summary import summarize
 from nearwise.cli.models import check_out, new_model
-from nearwise.cli.outputs import check_folder
+from nearwise.cli.outputs import check_folder, require_data
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import read_to_learn
@@ -202,6 +202,8 @@ def fit(
     check_out(out, overwrite=overwrite)
     check_folder("--out", out, [data], for_model=True)
     check_checkpoints(out)
+    require_data([data])
+    if_stopped("Nothing was saved: the fit had not begun.")
     if time_column is not None and cv is not None:
         raise ValueError("--time holds out the latest fifth of the rows. Leave --cv out.")
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)

@@ -8,9 +8,9 @@ import rich.table
 import typer
 
 from nearwise.cli import options
-from nearwise.cli.console import reported, show, show_json
+from nearwise.cli.console import reported, show, show_below, show_json
 from nearwise.cli.models import open_model
-from nearwise.cli.rows.column_options import column_lines
+from nearwise.cli.rows.column_options import column_table
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.scores import left_out_scores
@@ -74,7 +74,12 @@ def inspect(
     if as_json:
         show_json(found)
     elif rows is None:
-        show(fact_table(_in_words(found), str(model)))
+        reports = learned.report_.column_report
+        left = {"column_report"} | ({"columns"} if reports else set())
+        facts = {_TITLES.get(n, n): one for n, one in found.items() if n not in left}
+        show(fact_table(facts, str(model)))
+        if reports:  # none for images
+            show_below(column_table(reports))
     else:
         show(_row_table(found, str(model)))
 
@@ -154,16 +159,6 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
 
         facts["memory"] = stored(fitted).store.place
     return facts | ({"left_out": left_out_scores(model)} if scores else {})
-
-
-def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts under their display titles, with the column report as text."""
-    from nearwise.estimators import ColumnReport
-
-    reports = [ColumnReport.from_json(report) for report in facts.pop("column_report")]
-    if reports:  # empty for images
-        facts["columns"] = "\n".join(column_lines(reports, flags=False))
-    return {_TITLES.get(name, name): value for name, value in facts.items()}
 
 
 def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:

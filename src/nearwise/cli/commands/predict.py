@@ -15,9 +15,9 @@ from nearwise.cli.answer_columns import (
     trust_columns,
     write_json_lines,
 )
-from nearwise.cli.console import reported, say
-from nearwise.cli.models import open_model
-from nearwise.cli.outputs import check_output
+from nearwise.cli.console import if_stopped, reported, say
+from nearwise.cli.models import open_model, require_model
+from nearwise.cli.outputs import check_output, require_data
 from nearwise.cli.rows.rows import read_to_predict
 
 if TYPE_CHECKING:
@@ -118,10 +118,11 @@ def predict(
     The output has one row per row of DATA, in the same order: the columns kept, then 'prediction'.
     --proba adds 'proba_CLASS' for each class. Columns of DATA are matched by name.
 
-    --explain adds 'null_mass', the share of attention that goes to no neighbor. For each neighbor
-    it adds id, label, weight and distance, and the file of an image. The id is the row number in
-    the training data, from 0. JSON lines also hold the neighbors' rows and the prediction without
-    each neighbor. They show the predictions of base and neighbors alone, too.
+    --explain adds 'base_proba' and 'neighbor_proba': the probability of the prediction by the base
+    and by the neighbors alone. It adds 'null_mass', the share of attention that goes to no
+    neighbor. For each neighbor it adds id, label, weight and distance, and how it differs, or the
+    file of an image. The id is the row number in the training data, from 0. JSON lines also hold
+    the neighbors' rows and the prediction without each. 'nearwise explain' shows all this.
 
     Four options add how far to trust a prediction, measured on held-out training rows. --coverage
     or --max-risk adds 'accepted': use the prediction, or leave the row to a person. --sets adds
@@ -131,7 +132,8 @@ def predict(
     false alarm for one known row in twenty.
 
     If MODEL predicts numbers, --confidence adds an interval, from 'low' to 'high'. --quantiles adds
-    'quantile_LEVEL' for each level. Neighbors have a target instead of a label.
+    'quantile_LEVEL' for each level. --explain adds 'base_prediction', and neighbors have a target
+    instead of a label.
 
     If MODEL is of images, DATA is images, or folders that hold images at any depth. The output
     begins with their 'file'. They are converted to greyscale or colour as the model needs.
@@ -149,12 +151,16 @@ def predict(
     trust_options.check()
     reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
     check_output("--out", out, data)
+    require_model(model)
+    require_data(data)
+    if_stopped("Nothing was written: the same command begins anew.")
     form = form or _format_of(out)
     learned = open_model(model, store)
 
     import pandas as pd
 
     from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.uncertainty.explain import with_sources
 
     copied, features = read_to_predict(learned, model, data, copy or [], reading)
     n_shown = (neighbors or None) if explain else False
@@ -197,7 +203,8 @@ def predict(
         ]
         write_json_lines(records, out)
     else:
-        columns |= {} if explanations is None else neighbor_columns(explanations)
+        if explanations is not None:
+            columns |= neighbor_columns(with_sources(explanations, features))
         result = beside(copied, pd.DataFrame(columns))
         if form == "jsonl":
             write_json_lines(result.to_dict("records"), out)

@@ -5,8 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import rich.table
+
 from nearwise.cli.options import refuse
 from nearwise.cli.rows.image_rows import names_images
+from nearwise.cli.tables import grid
 
 if TYPE_CHECKING:
     from nearwise.estimators import ColumnReport
@@ -30,21 +33,45 @@ def column_lines(reports: "Sequence[ColumnReport]", *, flags: bool) -> list[str]
     ]
     lines = [f"{len(reports)} column{'s' if len(reports) > 1 else ''}: {', '.join(named)}."]
     with_gaps = [column for column in reports if column.missing]
-    some = list(reports)
+    shown, n_explained = _named(reports), len(reports)
     if len(reports) > _ALL:
-        some = [column for column in reports if column.reason or column.use in ("left out", "date")]
-        some.sort(key=lambda column: column.use != "left out")
+        n_explained = sum(bool(one.reason or one.use in ("left out", "date")) for one in reports)
         if with_gaps:
             most = max(with_gaps, key=lambda column: column.missing)
             lines.append(
                 f"  {len(with_gaps)} columns have gaps, most {most.name} ({most.missing} rows)."
             )
-    shown = some if len(reports) <= _ALL else some[:_SHOWN]
     width = min(max((len(column.name) for column in shown), default=0), 30)
     lines += [f"  {column.name:<{width}}  {_described(column, flags)}" for column in shown]
-    if len(some) > len(shown):
-        lines.append(f"  and {len(some) - len(shown)} more like these ('nearwise inspect --json').")
+    if n_explained > len(shown):
+        lines.append(
+            f"  and {n_explained - len(shown)} more like these ('nearwise inspect --json')."
+        )
     return lines
+
+
+def column_table(reports: "Sequence[ColumnReport]") -> rich.table.Table:
+    """Make a table of the columns that `column_lines` names: use, values, and the reason."""
+    heads = ("column", "used as", "distinct", "missing", "note")
+    named = _named(reports)
+    rows = [[one.name, one.use, one.distinct, one.missing or "", _note(one)] for one in named]
+    title = column_lines(reports, flags=False)[0]
+    if len(named) < len(reports):
+        title += f" Here {len(named)} that need a look; --json has all."
+    return grid(title, heads, rows, left=["used as", "note"], fold=False)
+
+
+def _note(column: "ColumnReport") -> str:
+    parts = [f"becomes {', '.join(column.parts)}"] if column.parts else []
+    return "; ".join([*parts, *filter(None, [column.reason])])
+
+
+def _named(reports: "Sequence[ColumnReport]") -> "list[ColumnReport]":
+    """Return all of up to 30 columns, else the first 20 that are left out, dates, or explained."""
+    if len(reports) <= _ALL:
+        return list(reports)
+    some = [column for column in reports if column.reason or column.use in ("left out", "date")]
+    return sorted(some, key=lambda column: column.use != "left out")[:_SHOWN]
 
 
 def _described(column: "ColumnReport", flags: bool) -> str:

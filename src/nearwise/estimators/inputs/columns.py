@@ -20,6 +20,7 @@ from nearwise.estimators.inputs.dates import (
     date_column,
     holds_dates,
     holds_times,
+    spelled_layout,
 )
 from nearwise.estimators.inputs.group_columns import alike_by
 from nearwise.estimators.inputs.text_columns import (
@@ -417,11 +418,14 @@ def _dated(column: pd.Series, name: str, layout: str, words: list[str]) -> Colum
     date = date_column(column.mask(column.isin(words)) if words else column, name, layout)
     what = "time of day" if layout == TIME else "date"
     text = layout and not holds_times(column)
-    reason, change = (f"text that is a {what} in every row", "category") if text else ("", "")
+    read = "" if layout == TIME else f" (read as {spelled_layout(layout)})"
+    reason, change = (f"text that is a {what} in every row{read}", "category") if text else ("", "")
     report = _report(column, name, "date", parts=tuple(date.parts), reason=reason, change=change)
     if not words:
         return ColumnPlan(report, date)
-    plan = _with_words_as_gaps(column, replace(report, reason=f"text that is a {what}"), words)
+    plan = _with_words_as_gaps(
+        column, replace(report, reason=f"text that is a {what}{read}"), words
+    )
     return replace(plan, date=date)
 
 

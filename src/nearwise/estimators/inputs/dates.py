@@ -67,6 +67,18 @@ class DateColumn:
         return _parts(_local(moments, self.zone), self.parts, self.origin)
 
 
+# Codes of strftime as a person writes them
+_SPELLED = {"%d": "DD", "%m": "MM", "%Y": "YYYY", "%y": "YY", "%b": "Jan", "%B": "January"}
+_SPELLED |= {"%H": "hh", "%I": "hh", "%M": "mm", "%S": "ss", "%p": "am/pm"}
+
+
+def spelled_layout(layout: str) -> str:
+    """Describe the order of year, month and day in a layout: DD/MM/YYYY for %d/%m/%Y."""
+    if layout == ISO:
+        return "YYYY-MM-DD"
+    return re.sub("%[a-zA-Z]", lambda code: _SPELLED.get(code[0], code[0]), layout)
+
+
 def holds_dates(column: pd.Series) -> bool:
     """Whether a column's values are date or datetime objects, not text."""
     dtype = column.dtype

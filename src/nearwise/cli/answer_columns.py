@@ -35,10 +35,10 @@ def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
     """Convert the neighbors to columns, one value per explained row.
 
     Classes: base_proba and neighbor_proba, the probability of the prediction by the base and by the
-    neighbors alone. Numbers: base_prediction. Then null_mass, neighbor_1_id, neighbor_1_label (or
-    neighbor_1_target), neighbor_1_weight, neighbor_1_distance, neighbor_1_differs (the columns that
-    differ most, of a table) or neighbor_1_file (of images from files), neighbor_2_id, ..., up to
-    the largest number of neighbors; None for rows with fewer neighbors.
+    neighbors alone. Numbers: base_prediction. Then null_mass, and neighbor_1_id, _label (or
+    _target), _weight, _distance. A table adds neighbor_1_differs, the columns that differ most;
+    images from files add neighbor_1_file. The next neighbors follow, up to the largest number of
+    them; None for rows with fewer.
     """
     from nearwise.html import make_card
 

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from nearwise import __version__
 from nearwise.cli.commands.change import add, compact, history, relabel, remove, undo
@@ -74,13 +75,18 @@ def _add_plugins() -> None:
     """Add the commands of installed packages: entry points that take the app."""
     for plugin in entry_points(group="nearwise.commands"):
         plugin.load()(app)
+    _help_plainly(app)
+
+
+def _help_plainly(app: typer.Typer) -> None:
+    """Give commands and groups of an app plain help, unless they have a class of their own."""
     for command in app.registered_commands:
-        command.cls = Command
+        command.cls = Command if command.cls is TyperCommand else command.cls
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            group.typer_instance.info.cls = group.cls = Group
-            for command in group.typer_instance.registered_commands:
-                command.cls = Command
+            own = group.typer_instance.info
+            own.cls = Group if getattr(own.cls, "value", own.cls) is TyperGroup else own.cls
+            _help_plainly(group.typer_instance)
 
 
 def _version(value: bool) -> None:

@@ -93,6 +93,12 @@ def show(result: str | rich.table.Table, *, whole: bool = False) -> None:
             console.print(result)
 
 
+def terminal_width() -> int | None:
+    """Return the width of the terminal that shows results; None in a file or a pipe."""
+    console = _console()
+    return console.width if console.is_terminal else None
+
+
 def show_below(result: str | rich.table.Table) -> None:
     """Print one of several results after an empty line; a table has its title in a file too."""
     show("")

@@ -4,16 +4,16 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from nearwise.cli.console import flowing
+from nearwise.cli.help import Group
 from nearwise_lab.cli.needs import lab_command
 from nearwise_lab.cli.vit_bench_command import bench
 
 _MADE = ("train", "summary")
 
 
-class VitGroup(TyperGroup):
+class VitGroup(Group):
     """Commands of `nearwise vit`, with lazy creation of "train" and "summary".
 
     The options of ``train`` and ``summary`` come from settings that need torch, which ``nearwise

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from nearwise.cli.console import reported
+from nearwise.cli.help import Command
 from nearwise.training.settings import plain_message
 from nearwise_lab.experiments.study.settings import read_config
 from nearwise_lab.experiments.vit.settings import NEVER_EXISTED, VitSettings
@@ -19,7 +20,7 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 Run = Callable[[dict[str, Any], set[str], bool], None]
 
 
-class SettingsCommand(TyperCommand):
+class SettingsCommand(Command):
     """A command that also accepts options as argparse scripts write them.
 
     ``--d_hidden`` is ``--d-hidden``; a switch may be followed by True or False; a name that never

@@ -1,13 +1,23 @@
 """``nearwise clean``: rows of a table, or images of a folder, with suspected wrong labels."""
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import rich.table
 import typer
+from rich.cells import cell_len
 
 from nearwise.cli import options
-from nearwise.cli.console import if_stopped, note_step, reported, say, show, typed_again
+from nearwise.cli.console import (
+    if_stopped,
+    note_step,
+    reported,
+    say,
+    show,
+    terminal_width,
+    typed_again,
+)
 from nearwise.cli.outputs import check_output, require_data
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.frames import free_name
@@ -15,7 +25,7 @@ from nearwise.cli.rows.image_rows import names_images
 from nearwise.cli.rows.parsing import parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.cli.rows.targets import estimator_for
-from nearwise.cli.tables import shown_cell
+from nearwise.cli.tables import grid, shown_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
 
 _NEIGHBORS = 5
 _WIDEST = 4  # most columns shown per row
+_FOR_NEIGHBORS = 32  # characters kept for the neighbors
 
 
 @reported
@@ -139,7 +150,9 @@ def clean(
     issues = reviewed.issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
-        show(_suspects(issues.head(top), rows, title))
+        uses = model.report_.columns
+        names = [n for n in getattr(rows.X, "columns", ()) if uses.get(str(n)) != "left out"]
+        show(_suspects(issues.head(top), rows, names[:_WIDEST], title))
     if not quiet:
         say(_expected(model, reviewed.expected_wrong_labels()))
     if out is not None:
@@ -201,32 +214,45 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
     write_table(table, out)
 
 
-def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> rich.table.Table:
-    table = rich.table.Table(title=title, title_justify="left")
-    table.add_column("row", justify="right", style="bold")
-    table.add_column(f"{rows.y.name} given")
-    table.add_column("suggested")
-    is_number = "low" in issues
-    table.add_column("usual (90 %)" if is_number else "given is right", justify="right")
-    table.add_column(f"{'targets' if is_number else 'labels'} of its neighbors (rows)")
-    suspects = issues.to_dict("records")
-    described = [rows.described(suspect["id"], _WIDEST) for suspect in suspects]
+def _suspects(issues: "pd.DataFrame", rows: Rows, names: list[str], title: str) -> rich.table.Table:
+    """Make a table of suspects, with the values of some columns as far as they fit."""
+    is_number, suspects = "low" in issues, issues.to_dict("records")
+    columns: dict[str, list[str]] = {
+        "row": [str(rows.y.index[one["id"]]) for one in suspects],
+        f"{rows.y.name} given": [shown_cell(one["given"]) for one in suspects],
+        "suggested": [shown_cell(one["suggested"]) for one in suspects],
+    }
+    if is_number:
+        columns["usual (90 %)"] = [
+            " to ".join(shown_cell(one[end]) for end in ("low", "high")) for one in suspects
+        ]
+    else:
+        columns["given is right"] = [f"{100 * one['proba_given']:.1f} %" for one in suspects]
+    described = [rows.described(one["id"], names) for one in suspects]
+    left = (terminal_width() or 10**6) - _FOR_NEIGHBORS - sum(map(_width, columns.items()))
     for name in described[0]:
-        table.add_column(name, overflow="fold")
-    for suspect, columns in zip(suspects, described, strict=True):
-        if is_number:
-            right = " to ".join(shown_cell(suspect[end]) for end in ("low", "high"))
-        else:
-            right = f"{suspect['proba_given']:.1%}"
-        neighbors = ", ".join(
-            f"{shown_cell(rows.y.iloc[row])} ({rows.y.index[row]})" for row in suspect["neighbors"]
-        )
-        table.add_row(
-            str(rows.y.index[suspect["id"]]),
-            shown_cell(suspect["given"]),
-            shown_cell(suspect["suggested"]),
-            right,
-            neighbors,
-            *columns.values(),
-        )
-    return table
+        column = free_name(name, columns), [values[name] for values in described]
+        left -= _width(column)
+        if left < 0:
+            break
+        columns[column[0]] = column[1]
+    what = "targets" if is_number else "labels"
+    columns[f"{what} of its neighbors (rows)"] = [
+        _neighbors(rows, one["neighbors"]) for one in suspects
+    ]
+    lines = zip(*columns.values(), strict=True)
+    return grid(title, list(columns), lines, left=list(columns)[1:], fold=False)
+
+
+def _width(column: tuple[str, list[str]]) -> int:
+    head, values = column
+    return max(map(cell_len, [head, *values])) + 3  # between columns
+
+
+def _neighbors(rows: Rows, ids: "Sequence[int]") -> str:
+    """Name the labels of rows, each with its rows: "no (3, 17), yes (4)"."""
+    by_label: dict[str, list[str]] = {}
+    for row in ids:
+        label = shown_cell(rows.y.iloc[row])
+        by_label.setdefault(label, []).append(str(rows.y.index[row]))
+    return ", ".join(f"{label} ({', '.join(found)})" for label, found in by_label.items())

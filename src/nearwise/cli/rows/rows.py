@@ -84,13 +84,13 @@ class Rows:
         groups = None if self.groups is None else self.groups.iloc[at]
         return Rows(take_rows(self.X, at), self.y.iloc[at], weight, names, self.frame, groups)
 
-    def described(self, row: int, n_columns: int) -> dict[str, str]:
-        """Describe a row by its first columns, or by its file."""
+    def described(self, row: int, names: Sequence[str]) -> dict[str, str]:
+        """Describe a row by these columns, or by its file."""
         import pandas as pd
 
         if isinstance(self.X, pd.DataFrame):
-            some = self.X.iloc[:, :n_columns]  # not as one row: it could become floats
-            return {str(name): shown_cell(column.iloc[row]) for name, column in some.items()}
+            # not as one row: it could become floats
+            return {name: shown_cell(self.X[name].iloc[row]) for name in names}
         assert self.names is not None  # set for images
         return {"file": str(self.names[row])}
 

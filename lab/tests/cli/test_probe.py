@@ -53,7 +53,7 @@ def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monk
         "probe", "digits.npy,mine_probed:doubled", *DIGITS, "-p", "knn", "--pool", "flatten", "-q"
     )
     assert done.exit_code == 0, done.err
-    rows = [line.split() for line in done.out.splitlines() if " knn " in line]
+    rows = [line.split() for line in done.out.splitlines() if "\tknn\t" in line]
     assert rows[0][-6] == rows[1][-6]  # the same pixels, other brightness: the same accuracy
 
 

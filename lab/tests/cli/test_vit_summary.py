@@ -8,7 +8,7 @@ SMALL = ("--resize", 32, "--patch-size", 8, "--num-layers", 2)
 def test_a_model_part_by_part(nearwise):
     result = nearwise("vit", "summary", "--layer", "KNNAttention", *SMALL)
     assert result.exit_code == 0
-    header = next(line for line in result.out.splitlines() if "patches" in line)
+    header = next(line for line in result.out.splitlines() if "\tpatches" in line)
     parts = ["patches", "attention", "MLP", "norms", "and", "branches", "head", "whole"]
     assert header.split() == parts
     assert "17 tokens" in result.out
@@ -21,18 +21,18 @@ def test_the_published_model_with_its_convolution(nearwise):
         "--num_heads", 1, "--num_layers", 1,
     )  # fmt: skip
     # 2 * 192 * 192 * 9 * 197 a layer, and four projections
-    linear = next(line for line in result.out.splitlines() if " linear " in line)
+    linear = next(line for line in result.out.splitlines() if line.startswith("linear\t"))
     assert linear.split()[2] == "188.82"  # after its name and the patches
 
 
 def test_layers_side_by_side(nearwise):
     result = nearwise("vit", "summary", "--layer", "Attention,KvtAttention", *SMALL)
     assert result.exit_code == 0
-    assert " Attention " in result.out
-    assert " KvtAttention " in result.out
+    assert "\nAttention\t" in result.out
+    assert "\nKvtAttention\t" in result.out
     result = nearwise("vit", "summary", "--layer", "all", *SMALL)
     assert result.exit_code == 0
-    assert " TokenConvolution " in result.out
+    assert "\nTokenConvolution\t" in result.out
     # 9 x 9 patches do not fit 4 x 4: said, not hidden.
     assert "NeighborhoodAttention2D is left out" in result.err
 
@@ -42,7 +42,7 @@ def test_training_counts_the_candidates_that_are_drawn(nearwise):
     rows = []
     for more in ((), ("--training",)):
         lines = nearwise("vit", "summary", *drawn, *SMALL, *more).out.splitlines()
-        rows.append(next(line for line in lines if " attention " in line and "." in line))
+        rows.append(next(line for line in lines if line.startswith("attention\t") and "." in line))
     assert rows[0] != rows[1]
 
 

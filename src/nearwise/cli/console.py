@@ -73,19 +73,19 @@ def say(text: str, *, style: str | None = None) -> None:
     _print(_console(stderr=True), text, style)
 
 
-def show(result: str | rich.table.Table, *, whole: bool = False) -> None:
+def show(result: str | rich.table.Table, *, whole: bool = False, titled: bool = False) -> None:
     """Print a result to standard output.
 
     On a terminal a text wraps at blanks, and a table is fitted to the width; `whole` allows it to
     exceed the width rather than cut numbers. In a file or a pipe a table is tab-separated text
-    with a header and without its title.
+    with a header; its title is a line before it only if `titled`.
     """
     console = _console()
     with standard_output() as stream:
         if isinstance(result, str):
             _print(console, result)
         elif not console.is_terminal:
-            stream.write(tab_separated(result))
+            stream.write((f"{result.title}\n" if titled else "") + tab_separated(result))
         elif result.row_count:
             if whole:
                 needs = rich.measure.Measurement.get(console, console.options, result)
@@ -102,9 +102,7 @@ def terminal_width() -> int | None:
 def show_below(result: str | rich.table.Table) -> None:
     """Print one of several results after an empty line; a table has its title in a file too."""
     show("")
-    if not isinstance(result, str) and not _console().is_terminal:
-        show(str(result.title))
-    show(result)
+    show(result, titled=True)
 
 
 def show_cards(found: "Sequence[Explained]") -> None:

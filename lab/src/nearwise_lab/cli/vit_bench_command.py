@@ -90,7 +90,7 @@ def bench(
             choice.name: peak_memory(choice, shape, device=place, threads=threads)
             for choice in (watch(choices, f"Memory at N={n}") if memory else ())
         }
-        show(_table(times, peaks, f"B={size} N={n}; both: forward and backward"))
+        show(_table(times, peaks, f"B={size} N={n}; both: forward and backward"), titled=True)
 
 
 def _table(

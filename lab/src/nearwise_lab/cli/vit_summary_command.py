@@ -77,13 +77,15 @@ def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
         summaries[name] = summarize(model, training=own["training"])
     if len(summaries) > 1:
         models = [(name, *_cells(summary.whole)) for name, summary in summaries.items()]
-        show(_table(("layer", *_ROWS), f"whole models; {_TITLE}", models), whole=True)
+        show(_table(("layer", *_ROWS), f"whole models; {_TITLE}", models), whole=True, titled=True)
         return
     for summary in summaries.values():  # one column per part, one row per kind
         parts = (*summary.parts, summary.whole)
         cells = zip(_ROWS, *map(_cells, parts), strict=True)
         columns = ("", *(part.name for part in parts))
-        show(_table(columns, f"{summary.n_tokens} tokens; {_TITLE}", cells), whole=True)
+        show(
+            _table(columns, f"{summary.n_tokens} tokens; {_TITLE}", cells), whole=True, titled=True
+        )
         if not quiet:
             say(
                 f"{summary.whole.parameters:,} parameters ({summary.trainable:,} learn), "

@@ -52,6 +52,17 @@ def test_every_option_has_a_panel_and_a_text(name):
         assert option.rich_help_panel, option.name
 
 
+def test_examples_fit_80_columns():
+    examples = [
+        line
+        for command in COMMANDS.values()
+        for line in command.help.splitlines()
+        if line.startswith("  nearwise")
+    ]
+    assert len(examples) > 40
+    assert [line for line in examples if len(line) > 80] == []
+
+
 def test_the_first_page_lists_commands_before_options(narrow):
     said = narrow()
     assert said.index("With a table of your own") < said.index("--version")

@@ -47,8 +47,8 @@ def drawn(one: "Explained", width: int) -> tuple[rich.table.Table, str]:
     ]
     left = width - sum(max(map(cell_len, column)) + _GAP for column in lead)
     shown = 0
-    for head, values in extra:
-        left -= max(cell_len(_cut(text)) for text in (head, *(text for text, _ in values))) + _GAP
+    for head, of in extra:
+        left -= max(cell_len(_cut(text)) for text in (head, *(text for text, _ in of))) + _GAP
         if left < 0:
             break
         shown += 1
@@ -95,9 +95,8 @@ def _lines(one: "Explained", names: list[str]) -> list[list[str]]:
     chips = " · ".join([*(chip.text for chip in card.chips), *known])
     lines = [[one.key, "row", "", card.answer, "", "", chips, *values[0]]]
     for each, cells in zip(card.neighbors, values[1:], strict=True):
-        weight, note = f"{each.weight:.4f}", each.difference
-        own = [one.key, "neighbor", str(each.id), each.label, weight, each.without, note]
-        lines.append([*own, *cells])
+        own = [one.key, "neighbor", str(each.id), each.label, f"{each.weight:.4f}"]
+        lines.append([*own, each.without, each.difference, *cells])
     blank = [""] * (1 + len(names))
     for what, weight in (("other neighbors", card.others), ("no neighbor", card.null_mass)):
         lines.append([one.key, what, "", "", f"{weight:.4f}", "", *blank])

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
@@ -17,39 +16,42 @@ _ORDER = (_ARGUMENTS, DATA, IMAGES, MODEL, OUTPUT, TRUST, ADDRESS, ACCESS, LIMIT
 _PANEL = "rich_help_panel"
 
 
-class PlainHelp:
-    """Mix-in for a command or group: help without boxes.
-
-    Options stand in panels. Arguments come first, then the panels in their usual order.
-    """
-
-    def format_help(self: Any, ctx: typer.Context, formatter: Any) -> None:
-        """Print the help."""
-        console = Console(highlight=False, emoji=False)
-        console.width = min(console.width, _WIDEST)
-        console.print(Text(self.get_usage(ctx).strip(), style="bold"))
-        console.print()
-        if self.help:
-            _print_lines(console, Text.from_markup(self.help.strip(), emoji=False))
-            console.print()
-        for title, entries in _panels(self, ctx).items():
-            console.print(Text(title, style="bold"))
-            _print_entries(console, entries)
-            console.print()
-
-
-class Command(PlainHelp, TyperCommand):
+class Command(TyperCommand):
     """Command with plain help."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        _print_help(self, ctx)
 
-class Group(PlainHelp, TyperGroup):
+
+class Group(TyperGroup):
     """Group of commands with plain help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        _print_help(self, ctx)
+
+
+def _print_help(command: Any, ctx: Any) -> None:
+    """Print help without boxes: options stand in panels, arguments first."""
+    console = Console(highlight=False, emoji=False)
+    console.width = min(console.width, _WIDEST)
+    usage = command.get_usage(ctx).strip().replace("{", "").replace("}", "")
+    console.print(Text(usage, style="bold"))
+    console.print()
+    if command.help:
+        _print_lines(console, Text.from_markup(command.help.strip(), emoji=False))
+        console.print()
+    for title, entries in _panels(command, ctx).items():
+        console.print(Text(title, style="bold"))
+        _print_entries(console, entries)
+        console.print()
 
 
 _Entries = list[tuple[Text, Text]]
 
 
-def _panels(command: Any, ctx: typer.Context) -> dict[str, _Entries]:
+def _panels(command: Any, ctx: Any) -> dict[str, _Entries]:
     """Collect commands and options by panel; options without one are those of the run."""
     found: dict[str, _Entries] = {}
     for name in getattr(command, "list_commands", lambda ctx: [])(ctx):

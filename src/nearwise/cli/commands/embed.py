@@ -43,8 +43,8 @@ def embed(
 ) -> None:
     """Write the embeddings (keys) of rows: the vectors by which a model finds their neighbors.
 
-    The output has one row per row of DATA, in the same order. First come the columns kept (for
-    images their 'file'), then the embedding in columns 'e0', 'e1', ... An npz file holds the
+    The output has one row per row of DATA, in the same order. First come the columns of --copy
+    (for images their 'file'), then the embedding in columns 'e0', 'e1', ... An npz file holds the
     embeddings as one array X. Rows with embeddings close to each other are neighbors.
 
     [bold]Examples[/bold]

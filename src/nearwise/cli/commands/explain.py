@@ -23,7 +23,7 @@ def explain(
     data: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ROWS]",
+            metavar="ROWS",
             help="Table: CSV (or .gz), Parquet, Excel, JSON or npz. - is standard input. "
             "Images: files, or folders of files. Not with --id.",
         ),

@@ -190,7 +190,7 @@ def fit(
     [bold]Examples[/bold]
       nearwise fit train.csv --target species --out iris.model
       nearwise fit train.parquet -t churned -o churn.model --drop customer_id
-      nearwise fit train.csv -t churned -o churn.model --category zip --keep visit_id
+      nearwise fit train.csv -t churned -o churn.model --category zip --keep id
       nearwise fit train.csv -t churned -o churn.model --resume
       nearwise fit train.csv -t churned -o churn.model --preset instant
       nearwise fit visits.csv -t relapse -o relapse.model --groups patient

@@ -115,7 +115,7 @@ def predict(
 ) -> None:
     r"""Predict the rows of a table, or images.
 
-    The output has one row per row of DATA, in the same order: the columns kept, then 'prediction'.
+    The output has one row per row of DATA, in the same order: those of --copy, then 'prediction'.
     --proba adds 'proba_CLASS' for each class. Columns of DATA are matched by name.
 
     --explain adds 'base_proba' and 'neighbor_proba': the probability of the prediction by the base
@@ -143,7 +143,7 @@ def predict(
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
       nearwise predict iris.model new.csv --out answers.csv --coverage 0.9 --novelty
       nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
-      nearwise predict price.model new.csv --out prices.csv --confidence 0.9 --quantiles .1,.5
+      nearwise predict price.model new.csv --quantiles .1,.5 --confidence 0.9
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --copy id | head
     """

@@ -63,7 +63,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
 
     @read.get("/map/values", tags=["review"], response_model=answers.MapValues)
     async def get_map_values(
-        by: MapColoring,
+        by: Annotated[MapColoring, Query(description="Kind of the values.")],
         column: Annotated[str | None, Query(description="Of by=column.")] = None,
     ) -> Response:
         """Give each row of the map a value: of a column, its last change, or its prediction.

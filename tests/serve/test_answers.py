@@ -5,7 +5,7 @@ import pytest
 
 from nearwise import review
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.noise.review import KINDS
+from nearwise.estimators.noise.findings import KINDS
 from nearwise.estimators.uncertainty.column_shares import column_shares
 from nearwise.serve import Limits, what_if
 from nearwise.serve.page.asking import answer as page_answer

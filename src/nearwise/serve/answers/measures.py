@@ -7,7 +7,7 @@ from pydantic import Field, RootModel
 from scipy.special import ndtri
 
 from nearwise.estimators.live import Version
-from nearwise.estimators.noise.review import KINDS, IssueKind
+from nearwise.estimators.noise.findings import KINDS, IssueKind
 from nearwise.estimators.settings import Settings
 from nearwise.estimators.uncertainty.trust import Trust as Measured
 from nearwise.serve.answers import Answer, Label, Versioned
@@ -134,12 +134,26 @@ class FindingCounts(RootModel[dict[IssueKind, int]]):
     """Number of findings of each kind."""
 
 
+class ExpectedWrong(Answer):
+    """Expected number of wrong labels, or targets, with its 95 % interval."""
+
+    number: float
+    low: float
+    high: float
+    n_rows: int = Field(description="Remembered rows.")
+    source: str = Field(description="noise model, or predictions without each row's label.")
+
+
 class Review(Versioned):
-    """Findings of a kind, the worst first; `n_findings` counts those of all pages."""
+    """Findings of a kind, the worst first; `n_findings` counts those of all pages.
+
+    Rows are ranked once; `memory_version` is that of the ranking.
+    """
 
     findings: list[Finding]
     n_findings: int
     counts: FindingCounts
+    expected_wrong: ExpectedWrong
 
 
 def review_page(found: Any, kind: str, offset: int, limit: int) -> dict[str, Any]:

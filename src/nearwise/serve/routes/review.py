@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from nearwise.estimators.map_values import MapColoring
 from nearwise.estimators.memory_map import MapMethod
-from nearwise.estimators.noise.review import IssueKind
+from nearwise.estimators.noise.findings import IssueKind
 from nearwise.serve import answers
 from nearwise.serve.answers import measures
 from nearwise.serve.bodies import PlaceRequest, reader
@@ -35,11 +35,15 @@ def add_review(read: APIRouter, service: Service) -> None:
         kind: Annotated[Literal["all", IssueKind], Query(description="Kind of finding.")] = "all",
         limit: Limit = 100,
         offset: Offset = 0,
+        again: Annotated[bool, Query(description="Rank again if rows have changed since.")] = False,
     ) -> Response:
         """List rows and groups to check: suspected labels, copies, outliers, weak groups."""
-        version, found = await service.read(service.review)
+        reviewed = await service.read(lambda: service.review(again=again))
+        found = reviewed.found[~reviewed.found["id"].isin(service.live.kept())]
         page = measures.review_page(found, kind, offset, limit)
-        return PlainJSON(page | {"memory_version": version.number})
+        expected = reviewed.expected._asdict()
+        ranked = {"expected_wrong": expected, "memory_version": reviewed.version.number}
+        return PlainJSON(page | ranked)
 
     @read.get("/review/effect", tags=["review"], response_model=measures.EffectOfChanges)
     async def get_effect() -> Response:

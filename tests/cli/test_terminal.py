@@ -2,6 +2,7 @@
 
 import io
 
+import pandas as pd
 import pytest
 import rich.console
 
@@ -63,3 +64,24 @@ def test_a_terminal_gets_wrapped_text_and_drawn_tables(monkeypatch):
     said = io.StringIO()
     console.show(grid("Title", ["a", "b"], []))
     assert not said.getvalue()
+
+
+def test_a_date_says_in_which_order_it_was_read(nearwise, tmp_path):
+    days = [f"{1 + i % 28:02}/{1 + i % 12:02}/20{10 + i % 9}" for i in range(60)]
+    pd.DataFrame({"day": days, "x": range(60), "y": ["a", "b"] * 30}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    fit = ("fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", "--preset", "instant")
+    done = nearwise(*fit)
+    assert done.exit_code == 0 and "read as DD/MM/YYYY" in done.err
+    lines = nearwise("inspect", tmp_path / "m").out.splitlines()
+    assert "column\tused as\tdistinct\tmissing\tnote" in lines
+    (day,) = [line.split("\t") for line in lines if line.startswith("day\t")]
+    assert day[1] == "date" and int(day[2]) > 20 and not day[3]
+    assert "read as DD/MM/YYYY" in day[4]
+
+
+def test_a_history_without_changes_is_a_sentence(nearwise, trained):
+    found = nearwise("history", trained)
+    assert found.out == "version\ttime\tchange\trows\tids\n"
+    assert "no changes are listed" in found.err

@@ -107,6 +107,8 @@ def clean(
       nearwise clean flowers/ --image-size 64 --noise 0.05
     """
     check_output("--out", out, [data])
+    if noise is not None:
+        parse_noise("--noise", noise)  # before anything slow is imported
     require_data([data])
     slow = f" Faster: {typed_again('--noise', 'none')}" if noise == "auto" else ""
     if_stopped(f"Nothing was written: the same command begins anew.{slow}")

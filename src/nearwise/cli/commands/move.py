@@ -50,7 +50,7 @@ def move(
 
     [bold]Examples[/bold]
       nearwise move iris.model --out large.model
-      nearwise move iris.model --out big.model --store postgresql://me@db/flowers#iris
+      nearwise move iris.model -o big.model --store postgresql://me@db/flowers#iris
       nearwise add large.model more.csv
     """
     check_folder("--out", out, [model], for_model=True)

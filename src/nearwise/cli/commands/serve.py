@@ -60,6 +60,7 @@ def serve(
             metavar="ORIGIN",
             help="Origin whose web pages may call the service, such as http://localhost:3000. May "
             "be repeated.",
+            rich_help_panel=options.ACCESS,
         ),
     ] = None,
     read_only: Annotated[

@@ -82,6 +82,8 @@ def prediction_values(model: FittedModel, by: MapColoring, issues: pd.DataFrame)
         has = "classes" if classifies else "numbers"
         raise ValueError(f"by={by!r} is not of a model that predicts {has}.")
     missing = "not predicted without its label"
+    if "independent" in issues:
+        issues = issues[issues["independent"]]
     table = issues.set_index("id").reindex(model.bank.ids.numpy())
     if by == "doubt":
         return MapValues("number", table["suspicion"].to_numpy(), missing, ends=(0.0, 1.0))

@@ -106,6 +106,7 @@ class Issue(Answer):
     proba_given: float = Field(description="Probability that the given label is true.")
     proba_suggested: float = Field(description="Probability that the suggested one is true.")
     suspicion: float = Field(description="Probability that the given label is wrong.")
+    independent: bool = Field(description="Whether nothing was trained on the label.")
     neighbors: list[int] = Field(description="Nearest remembered rows, nearest first.")
 
 

@@ -62,7 +62,8 @@ def _by_size(fitted: Any) -> list[tuple[Any, int]]:
 
 def _things(service: Service) -> list[dict[str, str]]:
     """Three things to look at: each has a title, a sentence, and a link."""
-    found = service.review().found
+    reviewed = service.review()
+    found = reviewed.found
     found = found[~found["id"].isin(list(decided_in(service.live.history()).decisions))]
     of_kind = {kind: found[found["kind"] == kind] for kind in ("label", "outlier", "group")}
     things = []
@@ -71,7 +72,8 @@ def _things(service: Service) -> list[dict[str, str]]:
         things.append(
             _thing(
                 f"{_counted(len(of_kind['label']), service.task.LABEL)} that disagree",
-                f"First row {first['id']}: {first['what']}.",
+                f"Expected to be wrong: {reviewed.expected}. First row {first['id']}: "
+                f"{first['what']}.",
                 {"kind": "label"},
             )
         )

@@ -89,7 +89,8 @@ def test_remembered_rows_are_predicted_with_a_word_on_those_that_were_learned_fr
     judged = fitted._predictor.judged.numpy()
     with pytest.warns(UserWarning, match="labels of 150 of the 200 .* other 50"):
         issues = review(fitted).issues()
-    assert set(issues["id"]) == set(np.flatnonzero(judged))
+    assert set(issues["id"]) == set(range(200))
+    assert set(issues.loc[issues["independent"], "id"]) == set(np.flatnonzero(judged))
     rows, parts = review(fitted).predict_learned(review(fitted).learned(X, y))
     np.testing.assert_array_equal(rows, np.flatnonzero(judged))
     np.testing.assert_allclose(parts.proba, proba[judged], atol=1e-6)

@@ -315,7 +315,7 @@ def test_the_start_page_says_what_the_model_is_how_good_and_what_to_look_at(clie
     look = client.get("/page/start/look").text
     found = review(model).findings()
     n = int((found["kind"] == "label").sum())
-    assert f"{n} label{'s' if n > 1 else ''} that disagree" in look
+    assert f"{n} label{'s' if n > 1 else ''} disagreeing with the model" in look
     assert str(review(model).expected_wrong_labels()) in look
     for link in re.findall(r'href="([^"]+)"', look):
         assert client.get(html.unescape(link)).status_code == 200

@@ -69,11 +69,11 @@ def _things(service: Service) -> list[dict[str, str]]:
     things = []
     if len(of_kind["label"]):
         first = of_kind["label"].iloc[0]
+        n = _counted(len(of_kind["label"]), service.task.LABEL)
         things.append(
             _thing(
-                f"{_counted(len(of_kind['label']), service.task.LABEL)} that disagree",
-                f"Expected to be wrong: {reviewed.expected}. First row {first['id']}: "
-                f"{first['what']}.",
+                f"{n} disagreeing with the model",
+                f"Expected to be wrong: {expected}. First row {first['id']}: {first['what']}.",
                 {"kind": "label"},
             )
         )

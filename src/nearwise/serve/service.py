@@ -430,6 +430,18 @@ class Service:
             suspect = found["suspicion"] > 0.5
         return version, found[suspect & ~found["id"].isin(self.live.kept())]
 
+    def findings(self) -> tuple[Version, pd.DataFrame]:
+        """Rows for manual review, see `Review.findings`, without confirmed ones."""
+        version, found = self._once("findings", self._findings)
+        return version, found[~found["id"].isin(self.live.kept())]
+
+    def expected_wrong(self) -> ExpectedWrong:
+        """Expected number of wrong labels, or targets, with its interval."""
+        return self._once("expected", lambda now: expected_wrong(now.fitted))[1]
+
+    def _findings(self, version: Version) -> pd.DataFrame:
+        return findings(version.fitted, self._of(version, "issues", _label_issues))
+
     def review(self, *, again: bool = False) -> Reviewed:
         """Rows for manual review. They keep their order while they are decided, until `again`."""
         known, now = self._reviewed, self.live.now
@@ -437,8 +449,8 @@ class Service:
             again = True
         if again and (known is None or known.version.fitted is not now.fitted):
             issues = self._of(now, "issues", _label_issues)
-            found = findings(now.fitted, issues)
-            expected, by_id = expected_wrong(now.fitted), issues.set_index("id")
+            found = self._of(now, "findings", self._findings)
+            expected, by_id = self.expected_wrong(), issues.set_index("id")
             known = Reviewed(now, self.live.lineage, found, by_id, expected)
             self._reviewed = known
         assert known is not None  # made above

@@ -106,7 +106,7 @@ class Issue(Answer):
     proba_given: float = Field(description="Probability that the given label is true.")
     proba_suggested: float = Field(description="Probability that the suggested one is true.")
     suspicion: float = Field(description="Probability that the given label is wrong.")
-    independent: bool = Field(description="Whether nothing was trained on the label.")
+    independent: bool = Field(description="Whether the prediction is independent of the label.")
     neighbors: list[int] = Field(description="Nearest remembered rows, nearest first.")
 
 
@@ -126,7 +126,7 @@ class Finding(Answer):
     suggested: Label | None
     score: float = Field(description="Larger is worse; comparable within a kind.")
     ids: list[int] = Field(
-        description="Related rows, at most 100: neighbors, copies, members of the group."
+        description="Related rows, at most 500: neighbors, copies, members of the group."
     )
     what: str = Field(description="What was found.")
 
@@ -146,10 +146,7 @@ class ExpectedWrong(Answer):
 
 
 class Review(Versioned):
-    """Findings of a kind, the worst first; `n_findings` counts those of all pages.
-
-    Rows are ranked once; `memory_version` is that of the ranking.
-    """
+    """Findings of a kind, the worst first; `n_findings` counts those of all pages."""
 
     findings: list[Finding]
     n_findings: int

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from nearwise.html.numbers import number, percent
 from nearwise.serve import classes
 from nearwise.serve.page.parts import part, patiently
-from nearwise.serve.page.queue import decided_in
 from nearwise.serve.page.trust import review_of
 from nearwise.serve.service import Service
 
@@ -62,9 +61,8 @@ def _by_size(fitted: Any) -> list[tuple[Any, int]]:
 
 def _things(service: Service) -> list[dict[str, str]]:
     """Three things to look at: each has a title, a sentence, and a link."""
-    reviewed = service.review()
-    found = reviewed.found
-    found = found[~found["id"].isin(list(decided_in(service.live.history()).decisions))]
+    _, found = service.findings()
+    expected = service.expected_wrong()
     of_kind = {kind: found[found["kind"] == kind] for kind in ("label", "outlier", "group")}
     things = []
     if len(of_kind["label"]):

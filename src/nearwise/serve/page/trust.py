@@ -46,7 +46,7 @@ def add_trust(read: APIRouter, service: Service) -> None:
     @read.get("/page/trust/groups", include_in_schema=False)
     async def groups() -> Response:
         def work() -> Response:
-            found = service.review().found
+            _, found = service.findings()
             rows = found[found["kind"] == "group"]
             names = {what: what.rpartition(": ")[0] for what in rows["what"]}
             listed = [

@@ -1,10 +1,11 @@
 """Routes of the tag "review": rows to check, the effect of changes, and the map."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
+from nearwise.estimators.live import Version
 from nearwise.estimators.map_values import MapColoring
 from nearwise.estimators.memory_map import MapMethod
 from nearwise.estimators.noise.findings import IssueKind
@@ -35,15 +36,16 @@ def add_review(read: APIRouter, service: Service) -> None:
         kind: Annotated[Literal["all", IssueKind], Query(description="Kind of finding.")] = "all",
         limit: Limit = 100,
         offset: Offset = 0,
-        again: Annotated[bool, Query(description="Rank again if rows have changed since.")] = False,
     ) -> Response:
         """List rows and groups to check: suspected labels, copies, outliers, weak groups."""
-        reviewed = await service.read(lambda: service.review(again=again))
-        found = reviewed.found[~reviewed.found["id"].isin(service.live.kept())]
+
+        def work() -> tuple[Version, Any, Any]:
+            return *service.findings(), service.expected_wrong()
+
+        version, found, expected = await service.read(work)
         page = measures.review_page(found, kind, offset, limit)
-        expected = reviewed.expected._asdict()
-        ranked = {"expected_wrong": expected, "memory_version": reviewed.version.number}
-        return PlainJSON(page | ranked)
+        more = {"expected_wrong": expected._asdict(), "memory_version": version.number}
+        return PlainJSON(page | more)
 
     @read.get("/review/effect", tags=["review"], response_model=measures.EffectOfChanges)
     async def get_effect() -> Response:

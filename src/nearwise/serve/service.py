@@ -436,7 +436,7 @@ class Service:
         return version, found[~found["id"].isin(self.live.kept())]
 
     def expected_wrong(self) -> ExpectedWrong:
-        """Expected number of wrong labels, or targets, with its interval."""
+        """Estimate the number of wrong labels, or targets, with its interval."""
         return self._once("expected", lambda now: expected_wrong(now.fitted))[1]
 
     def _findings(self, version: Version) -> pd.DataFrame:

@@ -67,10 +67,10 @@ def _things(service: Service) -> list[dict[str, str]]:
     things = []
     if len(of_kind["label"]):
         first = of_kind["label"].iloc[0]
-        n = _counted(len(of_kind["label"]), service.task.LABEL)
+        many = _counted(len(of_kind["label"]), service.task.LABEL)
         things.append(
             _thing(
-                f"{n} disagreeing with the model",
+                f"{many} disagreeing with the model",
                 f"Expected to be wrong: {expected}. First row {first['id']}: {first['what']}.",
                 {"kind": "label"},
             )

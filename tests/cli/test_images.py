@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from nearwise import AttnKNNClassifier
+from nearwise.data.tables.files import read_table, write_table
 from tests.estimators.cases import attn_knn
 from tests.estimators.image_cases import QUICK, named_folder, patches
 
@@ -171,3 +172,17 @@ def test_without_pillow_the_error_says_what_to_install(nearwise, pictures, monke
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     result = nearwise("predict", pictures / "model", pictures / "new")
     assert result.exit_code == 2 and "pip install nearwise[vision]" in result.err
+
+
+def test_embeddings_show_the_files_that_they_were_made_of(nearwise, pictures, tmp_path):
+    folder = named_folder(tmp_path / "more", 40, seed=3)
+    data, out = tmp_path / "e.npz", tmp_path / "m"
+    assert nearwise("embed", pictures / "model", folder, "--out", data).exit_code == 0
+    table = read_table(data)
+    write_table(table.assign(label=[file.split("/")[-2] for file in table["file"]]), data)
+    options = ["--target", "label", "--out", out, "--show", "file", "--preset", "instant"]
+    assert nearwise("fit", data, *options).exit_code == 0
+    shown = AttnKNNClassifier.load(out).fitted_.row_names.tolist()
+    assert sorted(shown) == sorted(str(file) for file in folder.rglob("*.png"))
+    refused = nearwise("fit", folder, "--out", tmp_path / "n", "--show", "file")
+    assert refused.exit_code == 2 and "names a column; images have none" in refused.err

@@ -346,7 +346,7 @@ def test_remembered_rows_of_every_type_come_back_as_they_were_given():
         }
     )
     model = fitted(frame, np.arange(n) % 2)
-    found = {row["whole"]: row for row in model._fitted.remembered(list(range(n)))}
+    found = {row["whole"]: row for row, _ in model._fitted.remembered(list(range(n)))}
     assert found[3] == {
         "whole": 3,
         "nullable": 3,

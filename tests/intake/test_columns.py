@@ -241,9 +241,9 @@ def test_rows_without_left_out_columns_are_added_and_survive_saving(tmp_path):
     model.add(frame[:2], y[:2])
     again = reopened(model, tmp_path / "model")
     for one in (model, again):
-        row = one._fitted.remembered(one.memory_.positions(ids[:1]).tolist())[0]
+        ((row, _),) = one._fitted.remembered(one.memory_.positions(ids[:1]).tolist())
         assert row["id"] is None and row["x"] == frame["x"][0]
-        assert one._fitted.remembered([0])[0]["id"] == frame["id"][0]
+        assert one._fitted.remembered([0])[0][0]["id"] == frame["id"][0]
     assert same(again.predict_proba(frame), model.predict_proba(frame))
 
 

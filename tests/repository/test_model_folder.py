@@ -38,6 +38,21 @@ def folders(tmp_path_factory):
     return [made / "iris", made / "numbers"]
 
 
+def test_what_is_shown_is_where_the_reference_says(tmp_path):
+    section = (
+        PAGE.read_text("utf-8").partition("## What is shown with rows\n")[2].partition("\n## ")[0]
+    )
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    X = X.assign(photo=[f"{i}.png" if i else None for i in range(len(X))])
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
+    model.fit(X, y, show="photo").save(tmp_path / "m")
+    files = json.loads((tmp_path / "m" / "manifest.json").read_text())["files"]
+    meta = json.loads((tmp_path / "m" / files["meta"]["file"]).read_text())
+    assert meta["row_names"] == ["", *X["photo"][1:]] and "`row_names`" in section
+    reason = meta["encoder"]["report"][-1]["reason"]
+    assert f'has the reason "{reason}"' in " ".join(section.split())
+
+
 def test_every_file_and_array_is_in_the_reference(folders):
     files, arrays = named("Files"), named("Arrays")
     for folder in folders:

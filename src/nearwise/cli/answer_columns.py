@@ -37,8 +37,8 @@ def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
     Classes: base_proba and neighbor_proba, the probability of the prediction by the base and by the
     neighbors alone. Numbers: base_prediction. Then null_mass, and neighbor_1_id, _label (or
     _target), _weight, _distance. A table adds neighbor_1_differs, the columns that differ most;
-    images from files add neighbor_1_file. The next neighbors follow, up to the largest number of
-    them; None for rows with fewer.
+    images from files add neighbor_1_file, other rows with something to show neighbor_1_show. The
+    next neighbors follow, up to the largest number of them; None for rows with fewer.
     """
     from nearwise.html import make_card
 
@@ -63,6 +63,11 @@ def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
         for cells, e in zip(held, explanations, strict=True):
             for cell, shown in zip(cells, make_card(e).neighbors, strict=True):
                 cell["differs"] = shown.difference
+    if "file" not in names and any(n.show for e in explanations for n in e.neighbors):
+        names.append("show")
+        for cells, e in zip(held, explanations, strict=True):
+            for cell, neighbor in zip(cells, e.neighbors, strict=True):
+                cell["show"] = neighbor.show
     for i in range(max(map(len, held), default=0)):
         for name in names:
             values = [cells[i][name] if i < len(cells) else None for cells in held]

@@ -107,6 +107,14 @@ def _names(help_text: str) -> Any:
 
 
 DropOption = Annotated[list[str] | None, _names("Leave out a column, such as an id")]
+ShowOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of image files, URLs or texts to show with each row. It is no feature. "
+        "In an npz: name of an array of text.",
+    ),
+]
 KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
 CategoryOption = Annotated[
     list[str] | None, _names("Use a column of numbers as categories (zip codes)")

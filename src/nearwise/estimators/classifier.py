@@ -172,6 +172,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         *,
         groups: Any = None,
         views: Sequence[Any] | None = None,
+        show: Any = None,
     ) -> Self:
         """Fit the classifier to training rows.
 
@@ -198,8 +199,13 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             Further views of the same rows, such as embeddings of the flipped images. Networks
             are trained on the first of them too, keys are averaged over all views, and
             predictions from the same number of views are calibrated. Images get views by `tta`.
+        show : str, or array-like of shape (n,), optional
+            Something to look at for each row: the path of an image file, an http(s) URL, or a text;
+            None where there is none. Of a DataFrame also the name of a column, which is then no
+            feature and may be missing later. It comes back wherever a row is shown. By default
+            image files that `fit` reads are shown.
         """
-        return self._fit(X, y, sample_weight, groups, views)
+        return self._fit(X, y, sample_weight, groups, show, views)
 
     def _fit_model(
         self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
@@ -230,7 +236,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             settings = settings.model_copy(update={"label_fitter": fitter})
         settings = check_checkpoint(self, settings, [rows.X, *rows.further], codes, weight, groups)
         encoder: Any = rows.encoder
-        encoded = encoder.learn(rows.X, self.columns)
+        encoded = encoder.learn(rows.X, self.columns, shown=source.shown)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.group(groups, copies=self.label_noise is None)
         problem.tta = settings.tta
@@ -522,6 +528,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         *,
         groups: Any = None,
         views: Sequence[Any] | None = None,
+        show: Any = None,
     ) -> np.ndarray:
         """Add new rows to the memory, also of new classes, without training.
 
@@ -530,15 +537,16 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
         Parameters
         ----------
-        X, y, sample_weight, groups, views
-            New rows, as in `fit`. Groups are required if the classifier was fitted with groups.
+        X, y, sample_weight, groups, views, show
+            New rows, as in `fit`. Groups are required if the classifier was fitted with groups. A
+            column that `fit` shows is shown here too.
 
         Returns
         -------
         ids : int64 ndarray of shape (n_added,)
             Ids of the new rows; they continue the order of arrival.
         """
-        return self._remember(X, y, sample_weight, groups, views)
+        return self._remember(X, y, sample_weight, groups, show, views)
 
     @torch.inference_mode(False)
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
@@ -599,6 +607,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         *,
         groups: Any = None,
         views: Sequence[Any] | None = None,
+        show: Any = None,
     ) -> Self:
         """Fit the first batch of a stream, or add a later batch.
 
@@ -608,7 +617,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
         Parameters
         ----------
-        X, y, sample_weight, groups, views
+        X, y, sample_weight, groups, views, show
             Rows of the batch, as in `fit`. The first batch must be suitable for a fit.
         classes : array-like, optional
             All classes of the stream. Classes missing in the first batch are added at the end of
@@ -620,7 +629,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         ValueError
             If the first batch cannot be fitted, or a label is not among the declared classes.
         """
-        source = Source.of(X, y, groups)
+        source = Source.of(X, y, groups, show)
         with self._lock:
             if hasattr(self, "fitted_"):
                 declare = partial(changes.with_declared, classes=classes, y=source.y)
@@ -650,7 +659,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
                 f"The first batch of a stream must be one that can be fitted. {error} Collect "
                 "more rows before the first call of partial_fit."
             ) from error
-        model = self._fit_model(source, rows, columns, sample_weight)
+        model = self._fit_model(source.naming(rows), rows, columns, sample_weight)
         if declared is not None:
             later = [c for c in declared.tolist() if c not in set(present.tolist())]
             model = changes.with_classes(model, later)

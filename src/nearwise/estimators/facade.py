@@ -109,11 +109,17 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         self.__dict__.pop("_writers", None)
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, views: Sequence[Any] | None = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        show: Any,
+        views: Sequence[Any] | None = None,
     ) -> Self:
-        source, columns = Source.of(X, y, groups), self.folder_parts.Columns()
+        source, columns = Source.of(X, y, groups, show), self.folder_parts.Columns()
         rows = Rows.given(source.X, columns, views=views)
-        model = self._fit_model(source, rows, columns, sample_weight)
+        model = self._fit_model(source.naming(rows), rows, columns, sample_weight)
         with self._lock:  # known folders no longer belong to the model's lineage
             before = self.fitted_.folders if hasattr(self, "fitted_") else {}
             folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
@@ -156,11 +162,17 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
             self.fitted_ = change(self, self.fitted_, *args, **options)
 
     def _remember(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, views: Sequence[Any] | None = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        show: Any,
+        views: Sequence[Any] | None = None,
     ) -> np.ndarray:
         """Add new rows and return their ids."""
         check_is_fitted(self)
-        source = Source.of(X, y, groups)
+        source = Source.of(X, y, groups, show)
         with self._lock:
             self.fitted_.predictor.views.check_changeable()
             self.fitted_, ids = by_settings.with_rows(

@@ -221,13 +221,14 @@ class LiveModel:
         *,
         groups: Any = None,
         views: Sequence[Any] | None = None,
+        show: Any = None,
         key: str | None = None,
     ) -> Change:
         """Add new rows, as `add` of the estimator.
 
         Parameters
         ----------
-        X, y, sample_weight, groups, views
+        X, y, sample_weight, groups, views, show
             New rows, as in `add` of the estimator; a regressor has no `views`.
         key : str, optional
             Idempotency key: a repeated request with this key changes nothing and returns the
@@ -249,7 +250,7 @@ class LiveModel:
         StoreError
             If the folder has become unreadable. In all four cases nothing has changed.
         """
-        source = Source.of(X, y, groups)
+        source = Source.of(X, y, groups, show)
         return self._remember(source, sample_weight, views, key, feedback=False)
 
     def feedback(
@@ -259,6 +260,7 @@ class LiveModel:
         *,
         groups: Any = None,
         views: Sequence[Any] | None = None,
+        show: Any = None,
         key: str | None = None,
     ) -> Change:
         """Add rows with newly known labels, and record the predictions made before.
@@ -268,7 +270,7 @@ class LiveModel:
 
         Parameters
         ----------
-        X, y, groups, views, key
+        X, y, groups, views, show, key
             As in `add`.
 
         Returns
@@ -285,7 +287,8 @@ class LiveModel:
         ValueError, BlockingIOError, OSError, StoreError
             As in `add`.
         """
-        return self._remember(Source.of(X, y, groups), None, views, key, feedback=True)
+        source = Source.of(X, y, groups, show)
+        return self._remember(source, None, views, key, feedback=True)
 
     def feedback_summary(self, last: int | None = None) -> dict[str, Any]:
         """Quality of the predictions of all feedback rows, without undone changes.
@@ -322,7 +325,8 @@ class LiveModel:
         rows = Rows.given(source.X, known.columns, known.predictor.encoder, views)
         y = known.checked(source.y, len(rows))
         weight = check_weight(sample_weight, len(rows))
-        parts = pack_rows_to_add(source._replace(X=rows.X, y=y), weight, rows.further)
+        source = source.naming(rows)._replace(X=rows.X, y=y)
+        parts = pack_rows_to_add(source, weight, rows.further)
         request = [
             "feedback" if feedback else "add",
             sorted((name, sha256(part).hexdigest()) for name, part in parts.items()),

@@ -126,7 +126,15 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         self.verbose = verbose
 
     @torch.inference_mode(False)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        show: Any = None,
+    ) -> Self:
         """Fit the regressor to training rows.
 
         Parameters
@@ -139,13 +147,15 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
             Non-negative weights of the rows' losses and attention.
         groups : array-like of shape (n,), optional
             Group of each row, if new rows will belong to new groups; see `AttnKNNClassifier.fit`.
+        show : str, or array-like of shape (n,), optional
+            Something to look at for each row, as in `AttnKNNClassifier.fit`.
 
         Raises
         ------
         ValueError
             If there are fewer than 3 rows, or `y` has values other than finite numbers.
         """
-        return self._fit(X, y, sample_weight, groups)
+        return self._fit(X, y, sample_weight, groups, show)
 
     def _fit_model(
         self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
@@ -169,7 +179,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         folds = given_folds(self.cv, rows.X, nothing, groups)
         settings = self._checked_settings(n_rows, 1, seed, folds=folds)
         encoder: Any = rows.encoder
-        encoded = encoder.learn(rows.X, self.columns)
+        encoded = encoder.learn(rows.X, self.columns, shown=source.shown)
         problem = Problem(encoder, encoded, nothing, weight, 1, targets=targets)
         problem.group(groups)
         make = partial(FittedRegressor, columns=columns, weight_unit=unit)
@@ -419,7 +429,15 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
     # --- changes ------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
-    def add(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None) -> Any:
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        show: Any = None,
+    ) -> np.ndarray:
         """Add new rows to the memory, without training.
 
         A memory over its `capacity` then evicts rows by `eviction`; `fitted_.evicted` has their
@@ -427,15 +445,16 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
         Parameters
         ----------
-        X, y, sample_weight, groups
-            New rows, as in `fit`. Groups are required if the regressor was fitted with groups.
+        X, y, sample_weight, groups, show
+            New rows, as in `fit`. Groups are required if the regressor was fitted with groups. A
+            column that `fit` shows is shown here too.
 
         Returns
         -------
         ids : int64 ndarray of shape (n_added,)
             Ids of the new rows; they continue the order of arrival.
         """
-        return self._remember(X, y, sample_weight, groups)
+        return self._remember(X, y, sample_weight, groups, show)
 
     @torch.inference_mode(False)
     def remove(self, ids: Any) -> None:
@@ -474,7 +493,13 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
     @torch.inference_mode(False)
     def partial_fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        show: Any = None,
     ) -> Self:
         """Fit the first batch of a stream, or add a later batch.
 
@@ -483,13 +508,13 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
         Parameters
         ----------
-        X, y, sample_weight, groups
+        X, y, sample_weight, groups, show
             Rows of the batch, as in `fit`. The first batch must be suitable for a fit.
         """
         if not hasattr(self, "fitted_"):
-            return self.fit(X, y, sample_weight, groups=groups)
+            return self.fit(X, y, sample_weight, groups=groups, show=show)
         with self._lock:
-            self._learn_batch(Source.of(X, y, groups), sample_weight)
+            self._learn_batch(Source.of(X, y, groups, show), sample_weight)
         return self
 
 

@@ -198,7 +198,7 @@ def _neighbor(
         without = percent(one.proba_without[best])
         if flips:
             without = f"{e.classes[best]} ({without})"
-    face = Face(one.row.get("image"))
+    face = Face(one.row.get("image"), one.show or "")
     return CardNeighbor(
         one.id, label, one.weight, bar, agrees, one.distance, face, differs, without, flips
     )

@@ -71,6 +71,7 @@ def fit(
             rich_help_panel=options.DATA,
         ),
     ] = None,
+    show: options.ShowOption = None,
     preset: Annotated[
         Literal["default", "instant"] | None,
         typer.Option(
@@ -229,6 +230,7 @@ def fit(
         weight=weight,
         groups=groups,
         time=time_column,
+        show=show,
         task=task,
     )
     make = estimator_for(rows, class_prior=class_prior, embedder=embedder, epochs=epochs)

@@ -27,6 +27,7 @@ _TITLES = {
     "calibration_source": "calibration",
     "oof_nll": "out-of-fold NLL",
     "left_out_crps": "out-of-sample CRPS",
+    "shown": "rows with something to show",
     "spread": "factor of distribution widths",
     "left_out": "out-of-sample scores",
 }
@@ -85,9 +86,10 @@ def inspect(
 
 
 def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Look remembered rows up by id: "id", the label by the target's name, and the columns.
+    """Look remembered rows up by id: "id", the label by the target's name, "show", and the columns.
 
-    A column with a taken name gets a "_" appended. An image has only its file, if known.
+    "show" is missing if none of the rows has anything to show. A column with a taken name gets a
+    "_" appended. An image has only its file, if known.
     """
     from nearwise.estimators.uncertainty.explain import without_pixels
     from nearwise.memory import UnknownIdError
@@ -95,14 +97,9 @@ def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, An
     fitted, found, strange = model.fitted_, [], []
     for one in ids:
         try:
-            (row,) = fitted.look_up([one])
+            found += fitted.look_up([one])
         except UnknownIdError:
             strange.append(one)
-        else:
-            shown: dict[str, Any] = {"id": one}
-            for name, value in [(fitted.target_name, row.label), *without_pixels(row.row).items()]:
-                shown[free_name(name, shown)] = value
-            found.append(shown)
     if strange:
         named, n_rows = ", ".join(map(str, strange[:5])), fitted.n_remembered
         last = fitted.next_id - 1
@@ -111,7 +108,17 @@ def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, An
             f"--rows: the model does not remember {named}. It remembers {n_rows} rows, with ids "
             f"up to {last}.{some_gone}"
         )
-    return found
+    of_images = fitted.predictor.encoder.kind == "images"  # whose "file" is what is shown
+    has_shown = any(row.show for row in found) and not of_images
+    records = []
+    for row in found:
+        record: dict[str, Any] = {"id": row.id}
+        cells: list[tuple[str, Any]] = [(fitted.target_name, row.label)]
+        cells += [("show", row.show)] if has_shown else []
+        for name, value in [*cells, *without_pixels(row.row).items()]:
+            record[free_name(name, record)] = value
+        records.append(record)
+    return records
 
 
 def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
@@ -119,8 +126,9 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
 
     rows, target, task, classes (rows per class) or numbers (range), columns (use of each),
     column_report, for images from files files (number per folder), settings (other than defaults),
-    choice; for classes calibration_source, temperature and oof_nll, for numbers left_out_crps,
-    spread and bounds; with `scores` left_out (leave-one-out metrics of the remembered rows).
+    choice. For other rows shown (number of rows with something to show). For classes
+    calibration_source, temperature and oof_nll, for numbers left_out_crps, spread and bounds; with
+    `scores` left_out (leave-one-out metrics of the remembered rows).
     """
     import numpy as np
 
@@ -138,7 +146,9 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
         parts = np.quantile(fitted.numbers, [0, 0.25, 0.5, 0.75, 1]).tolist()
         held["numbers"] = dict(zip(_QUARTILES, parts, strict=True))
     names = [] if fitted.row_names is None else fitted.row_names.tolist()
-    folders = [name.partition("/")[0] or "no file" for name in names]
+    is_image = fitted.predictor.encoder.kind == "images"
+    folders = [name.partition("/")[0] or "no file" for name in names if is_image]
+    n_shown = sum(map(bool, names))
     facts = {
         "rows": fitted.n_remembered,
         "target": fitted.target_name,
@@ -146,6 +156,7 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
         "columns": report.columns,
         "column_report": [column.to_json() for column in report.column_report],
         **({"files": Counter(folders)} if folders else {}),
+        **({"shown": n_shown} if n_shown and not is_image else {}),
         "settings": {
             name: value
             for name, value in params.items()

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 class Rows:
     """Rows with labels, none of them missing: a table, or images with their files (`names`).
 
-    `frame` is the table with its original columns; `groups` the group of each row. In a regression
-    `y` holds numbers.
+    `frame` is the table with its original columns; `groups` the group of each row; `show` the
+    column that is shown with the rows. In a regression `y` holds numbers.
     """
 
     X: "pd.DataFrame | np.ndarray"
@@ -60,6 +60,7 @@ class Rows:
     frame: Frame | None = None
     groups: "pd.Series | None" = None
     task: Task = "classification"
+    show: str | None = None
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -76,7 +77,7 @@ class Rows:
         from nearwise.estimators.inputs.groups import check_groups
         from nearwise.estimators.inputs.rows import Source
 
-        return Source(self.X, self.y, self.names, check_groups(self.groups))
+        return Source(self.X, self.y, self.names, check_groups(self.groups), self.show)
 
     def take(self, at: "np.ndarray") -> "Rows":
         """Return the rows at these positions."""
@@ -115,14 +116,15 @@ def read_to_learn(
     weight: str | None = None,
     groups: str | None = None,
     time: str | None = None,
+    show: str | None = None,
     task: Task = "auto",
 ) -> Rows:
     """Read rows to fit a model.
 
     `data` is a table, "-" for standard input, or a folder with one folder of images per
-    class; `target`, `drop`, `keep_words`, `weight`, `groups` and `time` name columns of a table,
-    `uses` sets the use of some; the use of all is reported. Rows are sorted by `time`; columns of
-    weights and groups are no features. `task` is the kind of the target; "auto" calls
+    class; `target`, `drop`, `keep_words`, `weight`, `groups`, `time` and `show` name columns of a
+    table, `uses` sets the use of some; the use of all is reported. Rows are sorted by `time`;
+    columns of weights and groups are no features. `task` is the kind of the target; "auto" calls
     `choose_task`. Rows without a label are skipped on request. ValueError if an option does not fit
     `data`, or it cannot be read.
     """
@@ -131,7 +133,7 @@ def read_to_learn(
     if names_images(data):
         check_target(target)
         by_name = {"drop": drop, "keep_words": keep_words, "weight": weight}
-        options.refuse_of_tables(**by_name, groups=groups, time=time)
+        options.refuse_of_tables(**by_name, groups=groups, time=time, show=show)
         if task == "regression":
             raise ValueError(
                 "--task regression needs a table; images are classified. Embed them first "
@@ -142,10 +144,11 @@ def read_to_learn(
     quiet = options.quiet
     read = read_frame(data, options.header, keep_words=keep_words, quiet=quiet)
     require_columns(read.table, drop, data)
-    taken = [name for name in (weight, groups, time) if name is not None]
+    taken = [name for name in (weight, groups, time, show) if name is not None]
     if target in taken or len(set(taken)) < len(taken):
         raise ValueError(
-            "--target, --weight, --groups and --time name four columns; give each another one."
+            "--target, --weight, --groups, --time and --show name different columns; give each "
+            "another one."
         )
     require_columns(read.table, taken, data)
     table = read.table
@@ -171,11 +174,11 @@ def read_to_learn(
     _note_words(frame, features, data, quiet=quiet)
     weights = None if weight is None else _weights(table[weight][labels.index], data)
     require_columns(features, uses, data)
-    reports = report_columns(features, uses)
+    reports = report_columns(features, uses, show=show)
     for line in [] if quiet else column_lines(reports, flags=True):
         say(line)
     own = None if groups is None else _groups(table[groups][labels.index], data)
-    return Rows(features, labels, weights, frame=frame, groups=own, task=task)
+    return Rows(features, labels, weights, frame=frame, groups=own, task=task, show=show)
 
 
 def _note_words(frame: Frame, features: "pd.DataFrame", data: str, *, quiet: bool) -> None:

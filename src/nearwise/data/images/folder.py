@@ -19,9 +19,10 @@ from nearwise.data.images.decode import (
     decode_images,
     decode_sound,
 )
+from nearwise.shown import PICTURE_SUFFIXES
 from nearwise.warn import warn_user
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+SUFFIXES = PICTURE_SUFFIXES
 TEST_NAMES = ("test", "val", "valid", "validation")
 _NAMED = 5  # files named in a warning
 

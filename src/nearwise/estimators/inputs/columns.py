@@ -40,6 +40,7 @@ _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
 _MOSTLY = 0.9  # smallest share of numeric cells for which the others count as typing errors
 ALIKE = "rows of one value are nearly alike, as those of one person or device are"
 EMPTY = "no value in any row"  # reasons to leave a column out
+SHOWN = "shown with each row"
 ROW_ID = "a row id by its name, different in every row"
 _FEWEST_IDS = 5  # fewest rows to detect a row id by its name and distinct values
 _FEWEST_RUN = 10  # fewest rows to detect row numbers that count up by one
@@ -122,7 +123,11 @@ class ColumnPlan:
 
 
 def plan_columns(
-    frame: pd.DataFrame, wishes: Mapping[str, Wish] | None = None, *, judge: bool = True
+    frame: pd.DataFrame,
+    wishes: Mapping[str, Wish] | None = None,
+    *,
+    judge: bool = True,
+    shown: str | None = None,
 ) -> list[ColumnPlan]:
     """Choose the use of each column of a training table.
 
@@ -132,16 +137,23 @@ def plan_columns(
     ("?", "unknown") and rare texts are gaps. Row numbers, row ids, and text that differs in
     (nearly) every row are left out, as they do not help to predict new rows. `wishes` override
     all this; "keep" only forbids leaving a column out. Without `judge` types alone decide. A
-    column without any value is always left out.
+    column without any value is always left out, and so is the column `shown` with each row.
 
     ValueError if a wish names no column or no use or cannot be fulfilled, or if a column holds
     values other than numbers, text and dates.
     """
     chosen = _check_wishes(wishes, frame)
+    if shown is not None and chosen.get(shown, "left out") != "left out":
+        raise ValueError(
+            f"columns={{{shown!r}: {chosen[shown]!r}}}: a column that is shown (show={shown!r}) is "
+            f"no feature. To use it too, show its texts: show=X[{shown!r}]."
+        )
     written = Written.of(frame)
     usual = written.decimal or (decimal_of(frame) if judge else "")
     plans = [
-        plan_column(frame[name], str(name), chosen.get(str(name)), written, usual, judge=judge)
+        ColumnPlan(_report(frame[name], str(name), "left out", reason=SHOWN))
+        if name == shown
+        else plan_column(frame[name], str(name), chosen.get(str(name)), written, usual, judge=judge)
         for name in frame.columns
     ]
     return _with_groups(frame, plans, chosen) if judge else plans

@@ -68,6 +68,7 @@ class ImageEncoder:
     numeric: ClassVar[list[str]] = []
     categorical: ClassVar[list[str]] = []
     left_out: ClassVar[list[str]] = []
+    shown: ClassVar[str | None] = None
     report: ClassVar[list[dict[str, Any]]] = []
     written: ClassVar[Written] = Written()
 
@@ -95,7 +96,9 @@ class ImageEncoder:
         """Use of the single column, the image, with its size."""
         return {"image": f"{self.height} x {self.width} x {self.channels} uint8"}
 
-    def learn(self, images: Any, wishes: Any = None, before: Any = None) -> EncodedImages:
+    def learn(
+        self, images: Any, wishes: Any = None, before: Any = None, shown: Any = None
+    ) -> EncodedImages:
         """Store the size of training images (n, h, w, c) and return them encoded."""
         _, self.height, self.width, self.channels = images.shape
         return self.transform(images)

@@ -16,6 +16,7 @@ from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder, TTAVi
 from nearwise.estimators.inputs.sources import as_rows, read_source
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.names import did_you_mean, listed
+from nearwise.shown import check_texts
 from nearwise.warn import warn_user
 
 AnyEncoder = TableEncoder | ImageEncoder
@@ -54,21 +55,66 @@ ColumnsOfNumbers.__name__ = "AttnKNNRegressor"
 
 
 class Source(NamedTuple):
-    """Rows, labels and groups for `fit`, and names of rows (image files), if any."""
+    """Rows, labels and groups for `fit`, and what is shown with the rows.
+
+    `names` are texts (n,), such as image files; `shown` is the column that holds them instead.
+    """
 
     X: Any
     y: Any = None
-    names: np.ndarray | None = None
+    names: Any = None
     groups: Groups | None = None
+    shown: str | None = None
 
     @classmethod
-    def of(cls, X: Any, y: Any = None, groups: Any = None, *, training: bool = True) -> "Source":
+    def of(
+        cls, X: Any, y: Any = None, groups: Any = None, show: Any = None, *, training: bool = True
+    ) -> "Source":
         """Read rows and labels from a folder, files or a data set; other input is unchanged."""
         if isinstance(X, Source):
             return X
-        if isinstance(X, pd.DataFrame | np.ndarray):
-            return cls(X, y, groups=check_groups(groups))
-        return cls(*read_source(X, y, training=training), check_groups(groups))
+        names = None
+        if not isinstance(X, pd.DataFrame | np.ndarray):
+            X, y, names = read_source(X, y, training=training)
+        column = show if isinstance(show, str) else None
+        names = names if show is None else None if column else show
+        return cls(X, y, names, check_groups(groups), column)
+
+    def naming(self, rows: "Rows") -> "Source":
+        """Source with the checked texts of these rows as `names`.
+
+        A model that shows a column takes it from the rows, unless texts are given.
+
+        Raises
+        ------
+        ValueError
+            If there is not one text per row, or `shown` is no column, or not that of the model.
+        """
+        known = rows.encoder.shown
+        if self.names is not None:
+            return self._replace(names=check_texts(self.names, len(rows)))
+        if self.shown is not None and not isinstance(rows.X, pd.DataFrame):
+            raise ValueError(
+                f"show={self.shown!r} names a column, and X has no names of columns. Give one text "
+                "per row: show=[...]."
+            )
+        if self.shown not in (None, known) and rows.encoder.columns:
+            held = "no column" if known is None else f"the column {known!r}"
+            raise ValueError(
+                f"show={self.shown!r}: the model shows {held}. Give the texts themselves: "
+                f"show=X[{self.shown!r}]."
+            )
+        column = self.shown or known
+        if column is None or not isinstance(rows.X, pd.DataFrame):
+            return self
+        columns = {str(name): at for at, name in enumerate(rows.X.columns)}
+        if column not in columns:
+            raise ValueError(
+                f"show={column!r} names no column of X.{did_you_mean(column, columns)} X has "
+                f"{_listed([*columns])}."
+            )
+        texts = rows.X.iloc[:, columns[column]]
+        return self._replace(names=check_texts(texts, len(rows), f"the column {column!r}"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,7 +134,9 @@ def _refuse_sparse(X: Any) -> None:
         )
 
 
-def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[ColumnReport]:
+def report_columns(
+    X: Any, columns: Mapping[str, Wish] | None = None, *, show: str | None = None
+) -> list[ColumnReport]:
     """Report the use of each column of a table, without fitting a model.
 
     Parameters
@@ -142,6 +144,8 @@ def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[Co
     X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
     columns : mapping of str to str, optional
         Wanted use of columns by name; as in `AttnKNNClassifier`.
+    show : str, optional
+        Column that is shown with each row; as in `AttnKNNClassifier.fit`.
 
     Returns
     -------
@@ -158,4 +162,4 @@ def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[Co
     names = [str(name) for name in frame.columns]
     refuse_repeated(names)
     frame = frame.set_axis(names, axis=1)
-    return [plan.report for plan in plan_columns(frame, columns)]
+    return [plan.report for plan in plan_columns(frame, columns, shown=show)]

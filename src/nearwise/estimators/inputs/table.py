@@ -17,6 +17,7 @@ from nearwise.data.tables.spellings import Decimal, Spelling
 from nearwise.estimators.inputs.by_text import code_by_text, in_text
 from nearwise.estimators.inputs.columns import (
     EMPTY,
+    SHOWN,
     ColumnPlan,
     Use,
     Wish,
@@ -129,6 +130,11 @@ class TableEncoder:
         return [name for name in self.columns if self.kinds[name] == "left out"]
 
     @property
+    def shown(self) -> str | None:
+        """Name of the column that is shown with each row, if any."""
+        return next((one["name"] for one in self.report if one["reason"] == SHOWN), None)
+
+    @property
     def n_columns(self) -> int:
         """Number of numeric and categorical features per row."""
         return len(self.numeric) + len(self.categorical)
@@ -143,18 +149,21 @@ class TableEncoder:
         X: pd.DataFrame | np.ndarray,
         wishes: Mapping[str, Wish] | None = None,
         before: "TableEncoder | None" = None,
+        shown: str | None = None,
     ) -> Encoded:
         """Choose the use of training columns, fit to them and return the encoded rows.
 
         `wishes` are `columns` of the classifier. `before` is the encoder of an earlier fit to some
         of the rows: columns that it left out with a warning stay left out, and date layouts and
-        number formats stay the same. All columns of an array are numbers.
+        number formats stay the same. The column `shown` with each row is left out. All columns of
+        an array are numbers.
         """
         if isinstance(X, pd.DataFrame):
             frame = X.set_axis([str(name) for name in X.columns], axis=1)
             if before is not None:
                 frame, wishes = before.written.attach(frame), {**(wishes or {})} | before.wishes
-            plans = plan_columns(frame, wishes)
+                shown = before.shown
+            plans = plan_columns(frame, wishes, shown=shown)
         elif wishes is not None:
             raise ValueError(
                 "columns names columns of a DataFrame, and X is an array. Leave columns out, or "

@@ -104,12 +104,16 @@ class FitReport(NamedTuple):
 
 
 class RememberedRow(NamedTuple):
-    """A remembered row: its id, label as given, weight as given, and column name to value."""
+    """A remembered row: its id, label as given, weight as given, and column name to value.
+
+    `show` is what is shown with the row, or None; of an image from a file its name.
+    """
 
     id: int
     label: Any
     weight: float
     row: dict[str, Any]
+    show: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +132,8 @@ class FittedModel:
     rows : DataFrame or ndarray
         The remembered rows as they were given, in the order of the memory.
     row_names : ndarray of str of shape (n_remembered,), or None
-        File of every remembered image.
+        What is shown with every remembered row (`show` of `fit`); of images their files. "" for a
+        row without.
     weight_unit : float
         Mean sample weight in `fit`; later weights are divided by it.
     target_name : str
@@ -174,7 +179,7 @@ class FittedModel:
         return self.predictor.views.next_id
 
     def given(self, positions: Any) -> tuple[Any, np.ndarray | None]:
-        """Original remembered rows at bank positions, and the names of their files."""
+        """Original remembered rows at bank positions, and what is shown with them."""
         fetched = self.predictor.views.given(positions)
         if fetched is not None:
             return fetched
@@ -238,11 +243,13 @@ class FittedModel:
         positions = held.bank.positions(ids).tolist()
         weights = (held.bank.sample_weight[positions] * self.weight_unit).tolist()
         labels, rows = held.labels_at(positions).tolist(), held.remembered(positions)
-        return list(map(RememberedRow, map(int, ids), labels, weights, rows))
+        return list(map(RememberedRow, map(int, ids), labels, weights, *zip(*rows, strict=True)))
 
-    def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
-        """Original rows at bank positions, as column name to value."""
-        return self.predictor.encoder.described(*self.given(positions))
+    def remembered(self, positions: list[int]) -> list[tuple[dict[str, Any], str | None]]:
+        """Original rows at bank positions, as column name to value, and what is shown with each."""
+        rows, names = self.given(positions)
+        shown = [None] * len(positions) if names is None else [str(n) or None for n in names]
+        return list(zip(self.predictor.encoder.described(rows, names), shown, strict=True))
 
     def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
         """Given labels, or targets, of remembered rows (n,); of all rows by default."""

@@ -45,7 +45,11 @@ def findings(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataF
     parts = [_labels(issues), _copies(model, *nearest), _outliers(model), _groups(model, issues)]
     columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
     rows = [row for part in parts for row in part]
-    return pd.DataFrame(rows, columns=columns, dtype=object).astype({"id": "Int64", "score": float})
+    found = pd.DataFrame(rows, columns=columns, dtype=object)
+    if model.row_names is not None:
+        shown = dict(zip(model.bank.ids.tolist(), model.row_names.tolist(), strict=True))
+        found["show"] = [shown.get(one) for one in found["id"].fillna(-1)]
+    return found.astype({"id": "Int64", "score": float})
 
 
 def rank(model: FittedModel, n_neighbors: int) -> pd.DataFrame:

@@ -74,7 +74,7 @@ class Review:
         found : DataFrame
             Columns: kind; id of the row (missing for a group); given label or target; suggested
             one or None; score; ids of related rows (neighbors, copies, members of a group, at most
-            500); what, a description.
+            500); what, a description; show, if the model has rows with something to show.
 
         Notes
         -----
@@ -141,7 +141,10 @@ class Review:
         return label_evidence(self._classifier("evidence"), n_neighbors)
 
     def rows(self) -> pd.DataFrame:
-        """Remembered rows: id, label by the target's name, weight, and columns (no pixels)."""
+        """Remembered rows: id, label by the target's name, weight, show, and columns (no pixels).
+
+        "show" is there if the model has rows with something to show; "" for rows without.
+        """
         model = self._fitted
         bank, target = model.bank, model.target_name
         columns = model.predictor.encoder.frame(model.rows, model.row_names)
@@ -153,6 +156,8 @@ class Review:
                 "weight": bank.sample_weight.double().numpy() * model.weight_unit,
             }
         )
+        if model.row_names is not None:
+            own["show"] = model.row_names
         taken = {name: f"{name} (column)" for name in own if name in columns}
         return pd.concat([own, columns.rename(columns=taken)], axis=1)
 

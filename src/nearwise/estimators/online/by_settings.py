@@ -32,8 +32,8 @@ def with_rows(
     bound: Bound,
 ) -> tuple[Fitted, Tensor]:
     """Add rows, and recalibrate after many changes; returns the model and the ids."""
-    X, y, names, groups = source
-    rows = Rows.given(X, model.columns, model.predictor.encoder, views)
+    rows = Rows.given(source.X, model.columns, model.predictor.encoder, views)
+    _, y, names, groups, _ = source.naming(rows)
     everyone = rows.encode(model.predictor.tta if views is None else None)
     n_views = model.predictor.n_views
     if len(everyone) != n_views:

@@ -249,11 +249,12 @@ def _forgotten(fork: Fitted, ids: Any) -> Fitted:
 
 
 def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np.ndarray | None:
-    """File names of the rows, new ones last; "" for a row without; None if no row has one."""
+    """Texts shown with the rows, new ones last; "" for a row without; None if no row has one."""
     if names is None and model.row_names is None:
         return None
-    before = np.full(len(model.rows), "") if model.row_names is None else model.row_names
-    return np.concatenate([before, np.full(n_rows, "") if names is None else names])
+    lengths = len(model.rows), n_rows
+    parts = zip((model.row_names, names), lengths, strict=True)
+    return np.concatenate([np.full(n, "", object) if own is None else own for own, n in parts])
 
 
 def classes_with(before: np.ndarray, fresh: list[Any]) -> np.ndarray:

@@ -51,7 +51,7 @@ class Draft(NamedTuple):
 
 
 class _Labels(Part):
-    """Labels, or targets, of added or removed rows, their weights, files and groups (digests)."""
+    """Labels, or targets, of added or removed rows; weights, shown texts, groups (digests)."""
 
     labels: list[Category]
     dtype: LabelType
@@ -126,7 +126,7 @@ class _Kept(_Details):
 def pack_rows_to_add(
     source: Source, weight: np.ndarray | None, views: Sequence[Any] | None
 ) -> dict[str, bytes]:
-    """Bytes of checked rows, their labels, weights, files and groups."""
+    """Bytes of checked rows, their labels, weights, shown texts and groups."""
     parts = {f"rows/{i}": pack_table(rows) for i, rows in enumerate([source.X, *(views or [])])}
     groups = None if source.groups is None else source.groups.of_rows(len(source.X))
     parts[_LABELS] = _pack_labels(label_values(source.y), weight, source.names, groups)
@@ -253,7 +253,7 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         gone = None if added.evicted is None else torch.tensor(added.evicted, dtype=torch.int64)
         n_rows, n_views = len(labels.labels), len(change.parts) - 1
         rows = [unpack_table(change.parts[f"rows/{i}"], n_rows) for i in range(n_views)]
-        names = None if labels.names is None else np.array(labels.names, dtype=np.str_)
+        names = None if labels.names is None else np.array(labels.names, dtype=object)
         y = np.array(labels.labels, dtype=np.dtype(labels.dtype))
         weight = None if labels.weights is None else np.array(labels.weights)
         bound = changes.Bound(added.capacity, cast(EvictionName, added.eviction), gone)

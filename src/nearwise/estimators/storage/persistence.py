@@ -387,7 +387,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
                 "predictor": predictor,
                 "columns": columns,
                 "rows": rows,
-                "row_names": None if names is None else np.array(names, dtype=np.str_),
+                "row_names": None if names is None else np.array(names, dtype=object),
                 "weight_unit": meta["weight_unit"],
                 "target_name": meta["target_name"],
                 "group_name": meta.get("group_name"),

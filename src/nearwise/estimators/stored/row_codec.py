@@ -13,6 +13,7 @@ from nearwise.memory.arrow import frame_of, read_rows, tensors_of
 
 _NUMBER = 2  # bytes in front of a row: number of its schema
 _ROW, _FILE = "row", "file"  # columns for rows of an array
+_SHOWN = b"nearwise.shown"  # marks the schema of a table whose last column is shown with its rows
 
 
 class RowCodec:
@@ -28,7 +29,7 @@ class RowCodec:
         self.schemas = list(schemas)
 
     def pack(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> list[bytes]:
-        """Pack rows, and the names of their files."""
+        """Pack rows, and what is shown with them."""
         return self.pack_table(self.table(rows, names))
 
     def table(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
@@ -54,7 +55,7 @@ class RowCodec:
     def unpack(
         self, packed: Sequence[bytes]
     ) -> tuple[pd.DataFrame | np.ndarray, np.ndarray | None]:
-        """Unpack one or more rows, and the names of their files, or None."""
+        """Unpack one or more rows, and what is shown with them, or None."""
         marks = np.array([int.from_bytes(row[:_NUMBER], "little") for row in packed])
         tables, order = [], []
         for mark in np.unique(marks):
@@ -65,15 +66,17 @@ class RowCodec:
             tables.append(read_rows(of_mark, _schema(self.schemas[mark])))
             order.append(at)
         back = np.argsort(np.concatenate(order))
+        parts, texts = zip(*map(_without_texts, tables), strict=True)
+        names = None
+        if any(own is not None for own in texts):
+            filled = (own or [""] * len(part) for part, own in zip(parts, texts, strict=True))
+            names = np.array([text for own in filled for text in own], dtype=object)[back]
         if tables[0].schema.pandas_metadata is None:
-            array = np.concatenate([tensors_of(table, _ROW) for table in tables])[back]
-            if not any(_FILE in table.schema.names for table in tables):
-                return array, None
-            return array, np.concatenate(list(map(_files, tables)))[back]
-        rows, *others = map(frame_of, tables)
+            return np.concatenate([tensors_of(table, _ROW) for table in parts])[back], names
+        rows, *others = map(frame_of, parts)
         for other in others:
             rows = append_frame(rows, other)
-        return rows.iloc[back].reset_index(drop=True), None
+        return rows.iloc[back].reset_index(drop=True), names
 
 
 def _text(schema: pa.Schema) -> str:
@@ -84,10 +87,15 @@ def _schema(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def _files(table: pa.Table) -> np.ndarray:
-    """Names of the files of rows; "" without a file."""
-    known = _FILE in table.schema.names
-    return np.array(table.column(_FILE).to_pylist() if known else [""] * table.num_rows)
+def _without_texts(table: pa.Table) -> tuple[pa.Table, list[str] | None]:
+    """Split off the texts that are shown with rows, if there are any."""
+    schema = table.schema
+    of_array = schema.pandas_metadata is None and _FILE in schema.names
+    if not (of_array or _SHOWN in (schema.metadata or {})):
+        return table, None
+    last = table.num_columns - 1
+    texts = [str(text or "") for text in table.column(last).to_pylist()]
+    return table.remove_column(last), texts
 
 
 def _as_table(rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
@@ -99,4 +107,8 @@ def _as_table(rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.T
         if pa.types.is_dictionary(field.type):  # its values would need a separate message
             plain = table.column(i).cast(field.type.value_type)
             table = table.set_column(i, field.name, plain)
+    if names is not None:
+        marked = table.schema.metadata | {_SHOWN: b""}
+        table = table.append_column(_FILE, pa.array(names.tolist(), pa.string()))
+        table = table.replace_schema_metadata(marked)
     return table.combine_chunks()

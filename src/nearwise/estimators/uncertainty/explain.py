@@ -78,6 +78,8 @@ class Neighbor(NamedTuple):
         The remembered row: column name to value. Explanations made together share it.
     posterior_label : Any
         Estimated true class of the row; equals `label` unless wrong labels are modelled.
+    show : str or None
+        What is shown with the row: file, URL or text; None if it has none.
     """
 
     id: int
@@ -87,6 +89,7 @@ class Neighbor(NamedTuple):
     proba_without: np.ndarray
     row: dict[str, Any]
     posterior_label: Any = None
+    show: str | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,14 +145,15 @@ class Explanation:
     def to_frame(self) -> pd.DataFrame:
         """Table of the neighbors: id, label, weight, distance, proba_without, and their columns.
 
-        Pixels and the numbers of an embedding are omitted. `proba_without` is the probability of
-        the predicted class without this neighbor.
+        If a neighbor has something to show, "show" is before the columns. Pixels and the numbers
+        of an embedding are omitted. `proba_without` is the probability of the predicted class
+        without this neighbor.
         """
         best = int(self.proba.argmax())
         return neighbor_frame(
             ("id", "label", "weight", "distance", "proba_without"),
             [
-                ((one.id, one.label, one.weight, one.distance, one.proba_without[best]), one.row)
+                ((one.id, one.label, one.weight, one.distance, one.proba_without[best]), one)
                 for one in self.neighbors
             ],
         )
@@ -177,8 +181,9 @@ class Explanation:
         -------
         record : dict
             Keys: prediction; proba, base_proba and neighbor_proba by class; null_mass; neighbors
-            (id, label, weight, distance, row without pixels, and proba_without, the prediction
-            without this neighbor); with `trust=True` also novelty_p_value and prediction_set.
+            (id, label, weight, distance, row without pixels, show if the row has any, and
+            proba_without, the prediction without this neighbor); with `trust=True` also
+            novelty_p_value and prediction_set.
         """
         names = list(map(str, self.classes))
 
@@ -203,6 +208,7 @@ class Explanation:
                     "distance": neighbor.distance,
                     "proba_without": by_class(neighbor.proba_without),
                     "row": without_pixels(neighbor.row),
+                    **({} if neighbor.show is None else {"show": neighbor.show}),
                 }
                 for neighbor in self.neighbors
             ],
@@ -237,12 +243,14 @@ def explanation_card(explanation: Any) -> Any:
 
 
 def neighbor_frame(
-    own: tuple[str, ...], neighbors: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    own: tuple[str, ...], neighbors: list[tuple[tuple[Any, ...], Any]]
 ) -> pd.DataFrame:
-    """Table of neighbors: their values, named by `own`, and the columns of their rows."""
-    rows = []
-    for values, row in neighbors:
-        cells = {} if are_positions(row) else without_pixels(row)
+    """Table of neighbors: their values, named by `own`, "show" if any, and their columns."""
+    rows, shows = [], any(one.show for _, one in neighbors)
+    own += ("show",) * shows
+    for values, one in neighbors:
+        values += (one.show,) * shows
+        cells = {} if are_positions(one.row) else without_pixels(one.row)
         named = {f"{name} (column)" if name in own else name: cell for name, cell in cells.items()}
         rows.append(dict(zip(own, values, strict=True)) | named)
     return pd.DataFrame(rows, columns=None if rows else own)
@@ -420,13 +428,13 @@ def explained(
     behind: list[Reason],
     parts: Parts,
     classes: np.ndarray,
-    remembered: Callable[[list[int]], list[dict[str, Any]]],
+    remembered: Callable[[list[int]], list[tuple[dict[str, Any], str | None]]],
     target: str = "",
 ) -> list[Explanation]:
     """Combine neighbors and predictions of rows to explanations.
 
     `behind` and `parts` are of the same rows; `remembered` returns the original rows at bank
-    positions; `target` is the name of the target.
+    positions, and what is shown with them; `target` is the name of the target.
     """
     if not behind:
         return []
@@ -445,8 +453,9 @@ def explained(
                 distance,
                 weight,
                 without,
-                rows[position],
+                rows[position][0],
                 posterior[position],
+                rows[position][1],
             )
             for position, weight, distance, without in zip(*reason, strict=True)
         ]

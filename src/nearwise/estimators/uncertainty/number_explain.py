@@ -44,6 +44,8 @@ class NumberNeighbor(NamedTuple):
         Interval without this neighbor.
     row : dict
         The remembered row: column name to value. Explanations made together share it.
+    show : str or None
+        What is shown with the row: file, URL or text; None if it has none.
     """
 
     id: int
@@ -53,6 +55,7 @@ class NumberNeighbor(NamedTuple):
     prediction_without: float
     interval_without: tuple[float, float]
     row: dict[str, Any]
+    show: str | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,13 +106,14 @@ class NumberExplanation:
     def to_frame(self) -> pd.DataFrame:
         """Table of the neighbors: id, target, weight, distance, prediction and interval without it.
 
-        The columns of the neighbor's row follow, without the numbers of an embedding.
+        Next are "show", if a neighbor has something to show, and the columns of the row, without
+        the numbers of an embedding.
         """
         names = "id target weight distance prediction_without low_without high_without"
         neighbors = []
         for one in self.neighbors:
             values = one.id, one.target, one.weight, one.distance, one.prediction_without
-            neighbors.append(((*values, *one.interval_without), one.row))
+            neighbors.append(((*values, *one.interval_without), one))
         return neighbor_frame(tuple(names.split()), neighbors)
 
     @property
@@ -135,10 +139,14 @@ class NumberExplanation:
         -------
         record : dict
             Keys: prediction, median, interval, confidence, base_prediction, null_mass, neighbors
-            (id, target, weight, distance, prediction_without, interval_without, row).
+            (id, target, weight, distance, prediction_without, interval_without, row, and show if
+            the row has any).
         """
         names = ("prediction", "median", "interval", "confidence", "base_prediction", "null_mass")
         neighbors = [one._asdict() | {"row": without_pixels(one.row)} for one in self.neighbors]
+        for one in neighbors:
+            if one["show"] is None:
+                del one["show"]
         return {name: getattr(self, name) for name in names} | {"neighbors": neighbors}
 
 
@@ -195,7 +203,7 @@ def explained(
                 float(weighed.weights[query, column]),
                 float(means[at]),
                 (float(ends[at, 0]), float(ends[at, 1])),
-                rows[position],
+                *rows[position],
             )
         )
     own = mixture.quantiles(np.insert(levels, 0, 0.5, axis=1))

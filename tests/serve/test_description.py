@@ -39,8 +39,9 @@ def test_every_answer_is_an_object_with_typed_members(client):
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
             (answer,) = two_hundreds(operation).values()
-            if path == "/metrics":
-                assert list(answer["content"]) == ["text/plain"]
+            other = {"/metrics": "text/plain", "/rows/{id}/picture": "image/png"}.get(path)
+            if other is not None:
+                assert list(answer["content"]) == [other]
                 continue
             schema = resolved(described, answer["content"]["application/json"]["schema"])
             assert schema["type"] == "object" and schema["properties"], (method, path)

@@ -66,10 +66,18 @@ def picture(pixels: np.ndarray | str) -> str:
     """Convert pixels (height, width, channels) to a PNG for an ``<img>``; a data URI is kept."""
     if isinstance(pixels, str):
         return pixels
+    return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
+
+
+def png(pixels: np.ndarray, side: int | None = None) -> bytes:
+    """Convert pixels (height, width, channels) to a PNG; `side` is its largest side in pixels."""
     require_extra("A picture", "vision", "PIL")
     from PIL import Image
 
-    image = Image.fromarray(np.asarray(pixels).squeeze())
+    grey = pixels.shape[-1] == 1
+    image = Image.fromarray(np.asarray(pixels[..., 0] if grey else pixels))
+    if side is not None:
+        image.thumbnail((side, side))
     held = io.BytesIO()
     image.save(held, "PNG")
-    return "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()
+    return held.getvalue()

@@ -196,6 +196,10 @@ class LabeledRows(Rows):
     groups: Labels | None = Field(
         None, description="What each row belongs to, for a model that was fitted with groups."
     )
+    show: Annotated[list[str | None], *Few] | None = Field(
+        None,
+        description="What to show with each row: path of an image file, URL or text; else null.",
+    )
     new_classes: bool = Field(
         False,
         description="Whether labels may be new classes; otherwise an unknown label is an error.",
@@ -208,6 +212,8 @@ class LabeledRows(Rows):
             raise ValueError(f"{self.n_rows} rows have {len(self.labels)} {name}; give one each")
         if self.groups is not None and len(self.groups) != self.n_rows:
             raise ValueError(f"{self.n_rows} rows have {len(self.groups)} groups; give one each")
+        if self.show is not None and len(self.show) != self.n_rows:
+            raise ValueError(f"{self.n_rows} rows have {len(self.show)} in show; give one each")
         return self
 
 

@@ -12,7 +12,7 @@ from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.storage.journaling import JudgedNumbers
 from nearwise.serve import answers as described
 from nearwise.serve import bodies, protocol
-from nearwise.serve.answers import Answer, Row, Versioned, measures, on_request
+from nearwise.serve.answers import SHOW, Answer, Row, Versioned, measures, on_request
 from nearwise.serve.answers.measures import Estimate, estimate
 from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.bodies import Few, Id, Number, Share
@@ -116,6 +116,7 @@ class Neighbor(Answer):
     interval_without: list[float]
     row: Row
     column_shares: described.ColumnShares = on_request("What the row and the neighbor differ by.")
+    show: str = SHOW
 
 
 class Explanation(Prediction):

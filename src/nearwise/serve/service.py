@@ -32,7 +32,12 @@ from nearwise.estimators.memory_map import (
     memory_map,
     rounded,
 )
-from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
+from nearwise.estimators.model.fitted_model import (
+    FittedClassifier,
+    FittedModel,
+    FittedRegressor,
+    RememberedRow,
+)
 from nearwise.estimators.noise.expected import ExpectedWrong, expected_wrong
 from nearwise.estimators.noise.findings import findings
 from nearwise.estimators.noise.review import Review, held_out_losses
@@ -48,6 +53,7 @@ from nearwise.serve.asked_rows import Ask, attempt, call_each, encoded, not_reme
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
+from nearwise.serve.pictures import thumbnail
 from nearwise.serve.problems import ProblemError
 
 T = TypeVar("T")
@@ -153,6 +159,7 @@ class Service:
         self._changes = Lane("changes", call_each, max_waiting=most)
         self._readings = Lane("readings", call_each, max_waiting=most)
         self._asks = Lane("asks", call_each, max_waiting=most)
+        self._pictures = Lane("pictures", call_each, max_waiting=most)
         self._layouts = Layouts(call_each, most)
         self._noting = threading.Lock()  # guards `_derived`, which two lanes write
         self.getting_ready: Step | None = None  # and its progress
@@ -182,8 +189,8 @@ class Service:
         self._closing.set()
         if self._follower.is_alive():
             self._follower.join()
-        lanes = (self.predictions, self._asks, self._readings, self._layouts, self._changes)
-        for lane in lanes:
+        reading = (self.predictions, self._asks, self._pictures, self._readings, self._layouts)
+        for lane in (*reading, self._changes):
             lane.close()
         self.live.close()
 
@@ -388,12 +395,21 @@ class Service:
     def remembered(self, row: int) -> tuple[Version, dict[str, Any]]:
         """Return id, label, weight and values of a remembered row; 404 if it does not exist."""
         version = self.live.now
-        try:
-            (found,) = version.fitted.look_up([row])
-        except UnknownIdError:
-            raise not_remembered() from None
+        found = _look_up(version, row)
         values = {"id": found.id, self.task.LABEL: found.label, "weight": found.weight}
-        return version, values | {"row": without_pixels(found.row)}
+        values |= {"row": without_pixels(found.row)}
+        return version, values | ({} if found.show is None else {"show": found.show})
+
+    async def picture(self, row: int) -> bytes:
+        """Thumbnail of a remembered row as PNG; 404 if it has no picture, or no readable one."""
+
+        def work() -> bytes:
+            made = thumbnail(_look_up(self.live.now, row))
+            if made is None:  # the same words in all cases, which tell nothing of other files
+                raise ProblemError(404, "The row has no picture, or its file is not readable.")
+            return made
+
+        return await self._within_deadline(self._pictures.submit(work))
 
     async def read(self, work: Callable[[], T]) -> T:
         """Do slow read-only work, one after the other, without blocking predictions."""
@@ -621,6 +637,15 @@ def _late_change(*, is_made: bool, has_key: bool) -> ProblemError:
 WARM_UP: Sequence[tuple[str, Callable[[Version], object]]] = (
     ("predictions of remembered rows", lambda now: known_rows(now.fitted)),
 )
+
+
+def _look_up(version: Version, row: int) -> RememberedRow:
+    """Look up a remembered row; 404 if it does not exist."""
+    try:
+        (found,) = version.fitted.look_up([row])
+    except UnknownIdError:
+        raise not_remembered() from None
+    return found
 
 
 def _label_issues(version: Version) -> Any:

@@ -30,6 +30,11 @@ def on_request(about: str) -> Any:
     return Field(default_factory=dict, description=about)  # described as optional, without default
 
 
+SHOW: Any = Field(
+    default_factory=str, description="File, URL or text to show with the row, if it has one."
+)
+
+
 # --- predictions --------------------------------------------------------------------------------
 
 
@@ -65,6 +70,7 @@ class Neighbor(Answer):
     proba_without: Probabilities = Field(description="The prediction without this neighbor.")
     row: Row
     column_shares: ColumnShares = on_request("What the row and the neighbor differ by.")
+    show: str = SHOW
 
 
 class Explanation(Prediction):
@@ -141,6 +147,7 @@ class RememberedRow(Versioned):
     label: Label
     weight: float
     row: Row
+    show: str = SHOW
 
 
 class Change(Answer):

@@ -17,6 +17,12 @@ from nearwise.serve.service import Service
 from nearwise.warn import collected_warnings
 
 
+class PNG(Response):
+    """A picture."""
+
+    media_type = "image/png"
+
+
 def add_memory(read: APIRouter, write: APIRouter, service: Service) -> None:
     """Add routes of rows, of feedback, and of the changes so far."""
     _add_rows(read, write, service)
@@ -38,7 +44,7 @@ def _add_additions(write: APIRouter, service: Service) -> None:
             take = live.feedback if "judged" in details else live.add
             before = live.version
             with collected_warnings() as said:
-                change = take(X, y, groups=body.groups, key=key)
+                change = take(X, y, groups=body.groups, show=body.show, key=key)
                 if change.version <= before:  # a repeated request, whose rows were not read again
                     live.now.encoded(X)
             warnings.extend(dict.fromkeys(said))
@@ -82,6 +88,11 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         """Show a remembered row."""
         version, found = service.remembered(id)
         return PlainJSON(found | {"memory_version": version.number})
+
+    @read.get("/rows/{id}/picture", tags=["memory"], response_class=PNG)
+    async def get_picture(id: RowId) -> Response:
+        """Show the picture of a remembered row: at most 256 x 256 pixels."""
+        return PNG(await service.picture(id))
 
     @write.patch("/rows/{id}", tags=["memory"], **typed(task.NewLabel, answers.Changed))
     async def relabel_row(id: RowId, body: NewLabel, key: IdempotencyKey) -> Response:

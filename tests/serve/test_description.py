@@ -166,7 +166,7 @@ def test_what_is_there_on_request_is_optional_and_the_rest_required(client):
         if "properties" in schema
     }
     assert optional["Prediction"] == optional["Explanation"] == {"set", "novelty_p", "accepted"}
-    assert optional["Neighbor"] == {"column_shares"}
+    assert optional["Neighbor"] == {"column_shares", "show"}
     assert optional["Predictions"] == optional["Explanations"] == {"selection"}
     assert optional["MemoryMap"] == optional["MapValues"] == set()
     assert optional["Changed"] == optional["ClassifierSummary"] == set()

@@ -28,12 +28,6 @@ _bearer = HTTPBearer(auto_error=False, description="A key of the service's keys 
 _api_key = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key.")
 
 
-class PNG(Response):
-    """A picture."""
-
-    media_type = "image/png"
-
-
 def create_app(
     service: Service,
     *,

@@ -41,6 +41,17 @@ def kind_of(text: str) -> Kind:
     return "picture" if url.path.lower().endswith(PICTURE_SUFFIXES) else "link"
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is an http or https URL, of a picture or of anything else.
+
+    Examples
+    --------
+    >>> [is_address(text) for text in ("https://example.org/1.png", "cats/1.png", "a text")]
+    [True, False, False]
+    """
+    return kind_of(text) != "text" and _SCHEME.match(text.strip()) is not None
+
+
 def picture_file(text: str) -> Path | None:
     """Path of a local image file; None for a URL, a link or other text."""
     is_file = kind_of(text) == "picture" and _SCHEME.match(text.strip()) is None

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.html import notebook
 from nearwise.html.numbers import decimals, distribution, number
 from tests.estimators.numbers.cases import fitted, fresh, table
 from tests.html.test_rendering import own_part
@@ -107,4 +106,4 @@ def test_nothing_that_a_cell_or_name_holds_becomes_markup():
 
 def test_notebooks_need_no_rows_as_given():
     (found, *_) = fitted().explain(None, 3)  # remembered rows have no source
-    assert found.row is None and "neighbors" in notebook("explanation.html", explanation=found)
+    assert found.row is None and "neighbors" in found._repr_html_()

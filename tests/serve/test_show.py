@@ -1,7 +1,9 @@
 """The service gives what is shown with a row, and thumbnails of pictures, but no other file."""
 
+import html
 import io
 import os
+import re
 import shutil
 
 import numpy as np
@@ -154,3 +156,38 @@ def test_the_journal_keeps_what_the_service_was_given(asked, tmp_path):
         row = {"features": [[0.0, 0.0, 0.0, 0.0]], "labels": [0], "show": ["later"]}
         (id,) = client.post("/rows", json=row).json()["ids"]
     assert LiveModel(folder).model.fitted_.look_up([id])[0].show == "later"
+
+
+HOSTILE = ("javascript:alert(1)", "data:text/html,<script>alert(1)</script>", "<img src=x>")
+
+
+def test_the_page_and_notebooks_draw_pictures_link_addresses_and_escape_texts(asked, tmp_path):
+    cat = photo(tmp_path / "cat.png")
+    gone, address = str(tmp_path / "gone.png"), "https://example.org/a?b=1&c=2"
+    shown = [cat, address, *HOSTILE, gone]
+    X, _ = blobs(30, 2)
+    with asked(saved(tmp_path / "m", shown * 5)) as client:
+        parts = [
+            client.post("/page/map/rows", json={"ids": ",".join(map(str, range(30)))}).text,
+            *(
+                client.post("/page/ask/answer", json=row_form(X[at], at)).text
+                for at in range(len(shown))
+            ),
+            client.post("/page/review/queue", json={"kind": "outlier", "view": "list"}).text,
+        ]
+    model = AttnKNNClassifier.load(tmp_path / "m")
+    parts.append(model.explain(X[:6], 8)._repr_html_())
+    for part in (*parts[:2], parts[-1]):
+        assert "data:image/png;base64," in part
+    for part in parts:
+        assert "<script>" not in part and "<img src=x>" not in part
+        for link in re.findall(r'<a class="shown" href="([^"]*)"([^>]*)>', part):
+            assert html.unescape(link[0]) == address and "noreferrer" in link[1]
+        for source in re.findall(r'<img [^>]*src="([^"]*)"', part):
+            assert source.startswith("data:image/png;base64,")  # nothing is fetched
+    assert f'href="{html.escape(address)}"' in parts[0]
+    assert html.escape(HOSTILE[0]) in parts[0] and "gone.png" in parts[0]
+
+
+def row_form(values, row):
+    return {f"c{at}": str(value) for at, value in enumerate(values)} | {"remembered": str(row)}

@@ -1,5 +1,6 @@
 """Card of an answer: verdict, row and neighbors, for page, notebook, terminal and report."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -151,6 +152,7 @@ def make_card(
     *,
     novelty_p: float | None = None,
     query: Face | None = None,
+    read_picture: Callable[[str], Any] | None = None,
 ) -> Card:
     """Make the card of an explanation.
 
@@ -163,6 +165,8 @@ def make_card(
         Out-of-distribution p-value, if the explanation has none.
     query : Face, optional
         Face of the explained row; by default its pixels, if it is an image.
+    read_picture : callable, optional
+        Returns the pixels of the image file that a shown text names, or None.
     """
     e, row = explanation, explanation.row
     of_numbers = hasattr(e, "interval")
@@ -170,7 +174,14 @@ def make_card(
         table = neighbor_table(e, row)
     held = [one.weight for one in e.neighbors]
     shown = [
-        _neighbor(e, one, one.weight / (max(held) or 1.0), of_numbers, _differences(table, at))
+        _neighbor(
+            e,
+            one,
+            one.weight / (max(held) or 1.0),
+            of_numbers,
+            _differences(table, at),
+            _face(one, read_picture),
+        )
         for at, one in enumerate(e.neighbors)
     ]
     p = novelty_p if novelty_p is not None else getattr(e, "novelty_p_value", None)
@@ -186,7 +197,12 @@ def make_card(
 
 
 def _neighbor(
-    e: Any, one: Any, bar: float, of_numbers: bool, differs: list[tuple[str, str, str]]
+    e: Any,
+    one: Any,
+    bar: float,
+    of_numbers: bool,
+    differs: list[tuple[str, str, str]],
+    face: Face,
 ) -> CardNeighbor:
     if of_numbers:
         label, agrees = number(one.target), e.interval[0] <= one.target <= e.interval[1]
@@ -198,10 +214,16 @@ def _neighbor(
         without = percent(one.proba_without[best])
         if flips:
             without = f"{e.classes[best]} ({without})"
-    face = Face(one.row.get("image"), one.show or "")
     return CardNeighbor(
         one.id, label, one.weight, bar, agrees, one.distance, face, differs, without, flips
     )
+
+
+def _face(one: Any, read_picture: Callable[[str], Any] | None) -> Face:
+    pixels, show = one.row.get("image"), one.show or ""
+    if pixels is None and show and read_picture is not None:
+        pixels = read_picture(show)
+    return Face(pixels, show)
 
 
 def _differences(table: NeighborTable | None, at: int) -> list[tuple[str, str, str]]:

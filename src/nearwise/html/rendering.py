@@ -14,6 +14,7 @@ from nearwise.html.card import make_card
 from nearwise.html.charts import Chart, up_to_a_tick
 from nearwise.html.neighbors import neighbor_table, used_first
 from nearwise.html.numbers import cell, decimals, distribution, number, percent
+from nearwise.shown import is_address
 
 _LIKELY = 0.005  # least probability of a class that is listed
 STYLE = files("nearwise.html").joinpath("nearwise.css").read_text(encoding="utf-8")
@@ -33,6 +34,7 @@ def environment(package: str | None = None) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"percent": percent, "cell": cell, "picture": picture, "used_first": used_first}
+    made.filters["is_address"] = is_address
     made.filters |= {"number": number, "decimals": decimals, "distribution": distribution}
     made.tests["likely"] = likely
     made.globals |= {
@@ -62,11 +64,14 @@ def most_classes(sizes: dict[float, np.ndarray]) -> int:
     return max(int(np.flatnonzero(shares).max(initial=0)) for shares in sizes.values())
 
 
-def picture(pixels: np.ndarray | str) -> str:
-    """Convert pixels (height, width, channels) to a PNG for an ``<img>``; a data URI is kept."""
+def picture(pixels: np.ndarray | str, side: int | None = None) -> str:
+    """Convert pixels (height, width, channels) to a PNG for an ``<img>``; a data URI is kept.
+
+    `side` is its largest side in pixels.
+    """
     if isinstance(pixels, str):
         return pixels
-    return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
+    return "data:image/png;base64," + base64.b64encode(png(pixels, side)).decode()
 
 
 def png(pixels: np.ndarray, side: int | None = None) -> bytes:

@@ -1,29 +1,22 @@
-"""Thumbnails of remembered rows: of the pixels of an image, or of the local file that is shown."""
+"""Faces of remembered rows: the pixels of an image, or the local file that is shown with it."""
 
 import numpy as np
 
-from nearwise.data.images.decode import Encoded, decode_images
+from nearwise.data.images.pictures import read_picture
 from nearwise.estimators.model.fitted_model import RememberedRow
+from nearwise.html import Face
 from nearwise.html.rendering import png
-from nearwise.shown import picture_file
 
 _SIDE = 256  # largest side of a thumbnail, in pixels
 
 
-def thumbnail(found: RememberedRow) -> bytes | None:
-    """Thumbnail of a row as PNG; None if it has no picture, or its file is gone or no image.
+def face_of(row: RememberedRow) -> Face:
+    """Face of a remembered row: its pixels, or what is shown with it."""
+    pixels, show = row.row.get("image"), row.show or ""
+    return Face(pixels if isinstance(pixels, np.ndarray) else read_picture(show), show)
 
-    A model from elsewhere may name any file. So only regular files that end and decode as images
-    are read, within the limits of the decoder, and the result has pixels alone. URLs are never
-    fetched. Relative paths start in the working directory of the process.
-    """
-    pixels = found.row.get("image")
-    if not isinstance(pixels, np.ndarray):
-        file = picture_file(found.show or "")
-        if file is None:
-            return None
-        try:
-            (pixels,) = decode_images([Encoded("the picture", file)], 1)
-        except (ValueError, MemoryError):
-            return None
-    return png(pixels, _SIDE)
+
+def thumbnail(row: RememberedRow) -> bytes | None:
+    """Thumbnail of a row as PNG; None if it has no picture, or its file is gone or no image."""
+    pixels = face_of(row).picture
+    return None if pixels is None else png(pixels, _SIDE)

@@ -27,9 +27,11 @@ class Explanations(list[E], Generic[E]):
         return "\n".join([f"<Explanations of {rows}>", *lines])
 
     def _repr_html_(self) -> str:
+        from nearwise.data.images.pictures import read_picture
         from nearwise.html import notebook
 
-        return notebook("explanations.html", explanations=self, most=_MOST_CARDS)
+        values = {"most": _MOST_CARDS, "read_picture": read_picture}
+        return notebook("explanations.html", explanations=self, **values)
 
     def to_frame(self) -> pd.DataFrame:
         """Table of all neighbors: the position of the explained row, then `to_frame` of each."""

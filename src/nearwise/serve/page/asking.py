@@ -8,9 +8,11 @@ import numpy as np
 from nearwise.estimators.live import Version
 from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.query import SET_CONFIDENCE
+from nearwise.html import Face
 from nearwise.serve import numbers
 from nearwise.serve.asked_rows import Ask
 from nearwise.serve.page.forms import Form, form_of, row_id, typed_choice, typed_number
+from nearwise.serve.pictures import face_of
 from nearwise.serve.service import task_of
 from nearwise.serve.what_if import WhatIf, answered
 from nearwise.warn import collected_warnings
@@ -24,9 +26,9 @@ class Answered:
 
     `explanation` includes the user's changes: rows switched `off` and changed `labels`, by row id;
     `before` excludes them and holds the neighbors. `given` is the label of a remembered row that
-    was queried with itself left out. `rows` is the query, one row in the model's input form; `row`
-    or `pixels` are its display form. `shares` split the distances by column; `warnings` concern
-    values that were converted.
+    was queried with itself left out, and `face` what is shown with it, if anything. `rows` is the
+    query, one row in the model's input form; `row` or `pixels` are its display form. `shares` split
+    the distances by column; `warnings` concern values that were converted.
     """
 
     explanation: Any
@@ -36,6 +38,7 @@ class Answered:
     labels: dict[int, Any]
     remembered: int | None
     given: Any
+    face: Face | None
     rows: Any
     row: dict[str, Any] | None
     pixels: Any
@@ -60,7 +63,7 @@ def answer(version: Version, form: Form) -> Answered:
             if name.startswith("as.") and text != "" and row_id(name.removeprefix("as.")) not in off
         }
         remembered, itself = _remembered(form)
-        given = version.fitted.look_up(itself)[0].label if itself else None
+        own = next(iter(version.fitted.look_up(itself)), None)
         asked, changes = form_of(version), WhatIf(remembered, off, labels)
         rows = asked.rows(form, remembered)
         known = changes.before(version)
@@ -76,7 +79,8 @@ def answer(version: Version, form: Form) -> Answered:
         off=off,
         labels=labels,
         remembered=remembered,
-        given=given,
+        given=None if own is None else own.label,
+        face=None if own is None or not own.show else face_of(own),
         rows=rows,
         warnings=list(dict.fromkeys(warnings)),
         novelty_p=novelty_p,

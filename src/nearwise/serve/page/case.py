@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nearwise.data.images.pictures import read_picture
 from nearwise.estimators.live import Version
 from nearwise.estimators.noise.left_out import explain_left_out
 from nearwise.estimators.uncertainty.column_shares import column_shares
@@ -12,6 +13,7 @@ from nearwise.html.numbers import cell, number, rounded_percent
 from nearwise.names import are_positions
 from nearwise.serve import numbers
 from nearwise.serve.page.queue import Case, Decision, Queue
+from nearwise.serve.pictures import face_of
 from nearwise.serve.service import task_of
 
 _N_SOUGHT = 60  # neighbors among which both sides are sought
@@ -86,7 +88,7 @@ def case_content(version: Version, queue: Queue, case: Case) -> CaseContent:
         own = fitted.rows_at(fitted.bank.positions([case.id]).tolist())
         shares = column_shares(fitted, own, [one.id for one in shown.neighbors])
     table = None if is_image else neighbor_table(shown, row.row, shares)
-    card, n_support = make_card(shown, table), len(support.neighbors)
+    card, n_support = make_card(shown, table, read_picture=read_picture), len(support.neighbors)
     parts = [card.neighbors[:n_support], card.neighbors[n_support:]]
     beside = _beside(version, case, row.row, nameless=nameless)
     names = list(used_first(row.row, encoder.left_out)) if table is None else table.columns
@@ -94,7 +96,7 @@ def case_content(version: Version, queue: Queue, case: Case) -> CaseContent:
     return CaseContent(
         case=case,
         claim=_claim(issue, row.label, suggested, of_numbers=of_numbers),
-        face=Face(row.row.get("image")),
+        face=face_of(row),
         cells=[] if is_image else [(name, cell(row.row[name])) for name in names][:_MOST_CELLS],
         is_embedding=nameless,
         sides=[
@@ -180,7 +182,7 @@ def _beside(version: Version, case: Case, own: dict[str, Any], *, nameless: bool
     for one in version.fitted.look_up(list(case.ids[:_N_BESIDE])):
         differs = [] if nameless or "image" in own else _differences(own, one.row)
         label = number(one.label) if task_of(version.fitted) is numbers else str(one.label)
-        found.append(Beside(one.id, label, Face(one.row.get("image")), differs))
+        found.append(Beside(one.id, label, face_of(one), differs))
     return found
 
 

@@ -106,7 +106,7 @@ def _listed(service: Service, form: Form) -> dict[str, Any]:
     found = fitted.bank.ids.numpy()[_positions(fitted, form)].tolist()
     shown = found[: _MOST_PICTURES if is_image(service) else MOST_LISTED]
     return {
-        "rows": [(one.id, one.label, one.row) for one in fitted.look_up(shown)],
+        "rows": fitted.look_up(shown),
         "n_rows": len(found),
         "is_image": is_image(service),
         "left_out": fitted.predictor.encoder.left_out,

@@ -7,9 +7,11 @@ from fastapi import Depends, Path
 from pydantic import RootModel
 from starlette.responses import Response
 
+from nearwise.data.images.pictures import read_picture
 from nearwise.html import environment
 from nearwise.serve.bodies import reader
 from nearwise.serve.page.forms import Form
+from nearwise.serve.pictures import face_of
 from nearwise.serve.service import Service
 
 MOST_LISTED = 200  # rows of a table
@@ -25,7 +27,8 @@ Body = Annotated[PageForm, Depends(reader(PageForm))]
 
 def part(template: str, headers: dict[str, str] | None = None, **values: Any) -> Response:
     """Render a template of the page."""
-    made = environment("nearwise.serve.page").get_template(template).render(**values)
+    looks = {"face_of": face_of, "read_picture": read_picture}
+    made = environment("nearwise.serve.page").get_template(template).render(**values, **looks)
     return Response(made.encode("utf-8", "replace"), media_type="text/html", headers=headers)
 
 

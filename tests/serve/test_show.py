@@ -173,7 +173,11 @@ def test_the_page_and_notebooks_draw_pictures_link_addresses_and_escape_texts(as
                 client.post("/page/ask/answer", json=row_form(X[at], at)).text
                 for at in range(len(shown))
             ),
-            client.post("/page/review/queue", json={"kind": "outlier", "view": "list"}).text,
+            *(
+                queue(client, {"kind": kind, "view": view})
+                for kind in ("all", "label", "outlier", "copy")
+                for view in ("one", "list")
+            ),
         ]
     model = AttnKNNClassifier.load(tmp_path / "m")
     parts.append(model.explain(X[:6], 8)._repr_html_())
@@ -187,6 +191,13 @@ def test_the_page_and_notebooks_draw_pictures_link_addresses_and_escape_texts(as
             assert source.startswith("data:image/png;base64,")  # nothing is fetched
     assert f'href="{html.escape(address)}"' in parts[0]
     assert html.escape(HOSTILE[0]) in parts[0] and "gone.png" in parts[0]
+
+
+def queue(client, place):
+    """The queue once it is ranked."""
+    found = client.post("/page/review/queue", json=place)
+    assert found.status_code == 200 and 'id="case"' in found.text, found.text
+    return found.text
 
 
 def row_form(values, row):

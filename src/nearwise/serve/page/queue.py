@@ -139,7 +139,8 @@ class Case(NamedTuple):
 def cases_of(found: pd.DataFrame) -> list[Case]:
     """All cases of a table of findings."""
     ranks = found.groupby("kind").cumcount().tolist()
-    cells = zip(*(found[name].tolist() for name in found), ranks, strict=True)
+    names = ("kind", "id", "given", "suggested", "score", "ids", "what")
+    cells = zip(*(found[name].tolist() for name in names), ranks, strict=True)
     return [
         Case(kind, None if pd.isna(row) else int(row), given, suggested, *rest)
         for kind, row, given, suggested, *rest in cells

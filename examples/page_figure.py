@@ -1,4 +1,4 @@
-"""Take the pictures of docs/how-to/explain.md and README.md: the page in Chromium.
+"""Take the pictures of docs/how-to/page.md and README.md: the page in Chromium.
 
 pip install '.[serve,browser,vision]'
 python examples/page_figure.py            # needs a chromium on the path
@@ -65,16 +65,22 @@ def main() -> None:
         )
         page = browser.new_page(viewport={"width": 1200, "height": 800})
         page.goto(f"{base}/page/ask?row=66")
-        page.wait_for_selector("#answer .neighbors")
+        page.wait_for_selector("#answer .near")
         page.screenshot(path=OUT / "page-ask.png", full_page=True)
         page.set_viewport_size({"width": 1000, "height": 900})
         page.goto(f"{base}/page/ask?row=96")
-        page.wait_for_selector("#answer .neighbors")
+        page.wait_for_selector("#answer .near")
         film(page, OUT / "page-ask.gif")
         page.set_viewport_size({"width": 1200, "height": 800})
         page.goto(f"{base}/page/review")
-        page.wait_for_selector(".review")
+        page.wait_for_selector("#case")
         page.screenshot(path=OUT / "page-review.png")
+        page.goto(f"{base}/page/map")
+        page.wait_for_selector("#map-legend li")
+        page.screenshot(path=OUT / "page-map.png")
+        page.goto(base)
+        page.wait_for_selector(".thing")
+        page.screenshot(path=OUT / "page-start.png")
         browser.close()
     server.should_exit = True
     thread.join()

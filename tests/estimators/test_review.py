@@ -215,3 +215,19 @@ def test_explained_rows_know_what_was_asked(blobs, model):
     found = model.explain(blobs[0][:2], 3)
     assert [one.row["x1"] for one in found] == blobs[0][:2, 1].tolist()
     assert model.explain(None, 3)[0].row is None
+
+
+def test_a_review_shows_what_it_found_without_a_word_of_markup():
+    X, y = make_blobs(120, 4, centers=2, cluster_std=2.0, random_state=0)
+    labels = np.where(y == 1, "<b>one</b>", "two")
+    labels[:3] = np.where(y[:3] == 1, "two", "<b>one</b>")
+    found = review(fitted(X, labels))
+    assert len(repr(found)) < 100
+    shown = found._repr_html_()
+    first = found.findings().iloc[0]
+    assert f"{found.expected_wrong_labels()} labels" in shown
+    assert re.search(r'class="face">(\d+)', shown)[1] == str(first["id"])
+    assert "<b>" not in shown and "&lt;b&gt;one" in shown
+    cases = found.findings()
+    cases["kind"] = "changed by the caller"
+    assert found.findings()["kind"].iloc[0] == "label"

@@ -1,19 +1,10 @@
-"""Faces of remembered rows: the pixels of an image, or the local file that is shown with it."""
+"""Thumbnails of remembered rows: of the pixels of an image, or of the local file that is shown."""
 
-import numpy as np
-
-from nearwise.data.images.pictures import read_picture
+from nearwise.estimators.faces import face_of
 from nearwise.estimators.model.fitted_model import RememberedRow
-from nearwise.html import Face
 from nearwise.html.rendering import png
 
 _SIDE = 256  # largest side of a thumbnail, in pixels
-
-
-def face_of(row: RememberedRow) -> Face:
-    """Face of a remembered row: its pixels, or what is shown with it."""
-    pixels, show = row.row.get("image"), row.show or ""
-    return Face(pixels if isinstance(pixels, np.ndarray) else read_picture(show), show)
 
 
 def thumbnail(row: RememberedRow) -> bytes | None:

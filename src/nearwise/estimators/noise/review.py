@@ -8,6 +8,8 @@ import pandas as pd
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from nearwise.cached import cached_property
+from nearwise.estimators.faces import face_of
 from nearwise.estimators.inputs.labels import label_values, positions_among
 from nearwise.estimators.inputs.rows import Rows
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
@@ -28,6 +30,14 @@ from nearwise.estimators.noise.transition import Transition
 from nearwise.estimators.uncertainty.explain import Parts
 from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.metrics.scores import NLL_CLIP
+
+_MOST_SHOWN = 10  # findings in a notebook
+_NOUNS = {
+    "label": "disagree with the model",
+    "copy": "are copies",
+    "outlier": "are unlike all others",
+    "group": "groups are predicted badly",
+}
 
 
 def review(model: Any) -> "Review":
@@ -91,7 +101,31 @@ class Review:
         regressor, rows count as wrong if farther from the suggestion than half of all rows; score:
         gap in the mean distance.
         """
+        return self._found.copy()
+
+    @cached_property
+    def _found(self) -> pd.DataFrame:
         return findings(self._fitted)
+
+    def __repr__(self) -> str:
+        return f"<Review of {self._fitted.n_remembered:,} rows: findings(), issues(), trust(), ...>"
+
+    def _repr_html_(self) -> str:
+        from nearwise.html import notebook
+
+        counts = self._found["kind"].value_counts().items()
+        first = self._found[:_MOST_SHOWN].astype(object)
+        cases = first.where(first.notna(), None).to_dict("records")
+        rows = {one["id"]: None for one in cases if one["id"] is not None}
+        faces = {one.id: face_of(one) for one in self._fitted.look_up(list(rows))}
+        return notebook(
+            "findings.html",
+            expected=self.expected_wrong_labels(),
+            noun="label" if isinstance(self._fitted, FittedClassifier) else "target",
+            counts=", ".join(f"{n} {_NOUNS[str(kind)]}" for kind, n in counts) or "No findings",
+            cases=[(one, faces.get(one["id"])) for one in cases],
+            n_findings=len(self._found),
+        )
 
     def issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by the probability that their label is wrong.

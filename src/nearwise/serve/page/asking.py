@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.estimators.faces import face_of
 from nearwise.estimators.live import Version
 from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.query import SET_CONFIDENCE
@@ -12,7 +13,6 @@ from nearwise.html import Face
 from nearwise.serve import numbers
 from nearwise.serve.asked_rows import Ask
 from nearwise.serve.page.forms import Form, form_of, row_id, typed_choice, typed_number
-from nearwise.serve.pictures import face_of
 from nearwise.serve.service import task_of
 from nearwise.serve.what_if import WhatIf, answered
 from nearwise.warn import collected_warnings

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nearwise.data.images.pictures import read_picture
+from nearwise.estimators.faces import face_of
 from nearwise.estimators.live import Version
 from nearwise.estimators.noise.left_out import explain_left_out
 from nearwise.estimators.uncertainty.column_shares import column_shares
@@ -13,7 +14,6 @@ from nearwise.html.numbers import cell, number, rounded_percent
 from nearwise.names import are_positions
 from nearwise.serve import numbers
 from nearwise.serve.page.queue import Case, Decision, Queue
-from nearwise.serve.pictures import face_of
 from nearwise.serve.service import task_of
 
 _N_SOUGHT = 60  # neighbors among which both sides are sought

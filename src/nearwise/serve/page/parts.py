@@ -8,10 +8,10 @@ from pydantic import RootModel
 from starlette.responses import Response
 
 from nearwise.data.images.pictures import read_picture
+from nearwise.estimators.faces import face_of
 from nearwise.html import environment
 from nearwise.serve.bodies import reader
 from nearwise.serve.page.forms import Form
-from nearwise.serve.pictures import face_of
 from nearwise.serve.service import Service
 
 MOST_LISTED = 200  # rows of a table

@@ -71,8 +71,8 @@ def test_a_memory_in_a_store_keeps_no_groups_and_asks_for_none(run, nearwise, tm
     ("options", "message"),
     [
         (("--groups", "patients"), "has no column 'patients'. Did you mean 'patient'?"),
-        (("--groups", "label"), "--target, --weight, --groups and --time name four columns"),
-        (("--time", "day", "--groups", "day"), "--time name four columns"),
+        (("--groups", "label"), "--target, --weight, --groups, --time and --show name different"),
+        (("--time", "day", "--groups", "day"), "--show name different columns"),
         (("--time", "day", "--cv", "3"), "Leave --cv out."),
         (("--time", "patient"), "holds 'p0' in row 0 (counted from 0; 120 such rows of 120)"),
         (("--groups", "patient", "--label-noise", "auto"), "groups and label_noise do not go"),

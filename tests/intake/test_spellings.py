@@ -337,7 +337,7 @@ def test_text_becomes_numbers_before_rows_are_remembered_added_and_refitted(tmp_
     assert same(again.predict_proba(frame), model.predict_proba(frame))
     numbers = frame.assign(price=np.where(np.arange(N) == 4, np.nan, CENTS / 100))
     assert same(again.predict_proba(numbers), model.predict_proba(frame))
-    row = again._fitted.remembered(again.memory_.positions(ids[:1]).tolist())[0]
+    row = again._fitted.remembered(again.memory_.positions(ids[:1]).tolist())[0][0]
     assert row["price"] == CENTS[0] / 100
     assert again.report_.written == model.report_.written != Written()
 

@@ -113,6 +113,7 @@ ShowOption = Annotated[
         metavar="COLUMN",
         help="Column of image files, URLs or texts to show with each row. It is no feature. "
         "In an npz: name of an array of text.",
+        rich_help_panel=DATA,
     ),
 ]
 KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]

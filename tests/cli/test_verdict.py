@@ -19,11 +19,11 @@ from nearwise.cli.chance import (
     share_difference,
     share_of,
 )
-from nearwise.cli.verdict import Place, brief, judge_classes
+from nearwise.cli.verdict import Inputs, brief, judge_classes
 from nearwise.metrics import ece, evaluate_probabilities
 
 N = 400
-PLACE = Place("a.model", "rows.csv", "y")
+INPUTS = Inputs("a.model", "rows.csv", "y")
 
 
 def said(proba, y, *, base=None, neighbors=None, selective=True):
@@ -39,7 +39,7 @@ def said(proba, y, *, base=None, neighbors=None, selective=True):
         report_=SimpleNamespace(choice={"base": {"forest": 1.0}}),
     )
     scored = SimpleNamespace(y=y, halves=halves, noun="rows", what=f"{len(y)} rows")
-    return judge_classes(model, scored, found, PLACE, 200)
+    return judge_classes(model, scored, found, INPUTS, 200)
 
 
 def drawn(seed=0, n=N, low=0.05, high=0.95):

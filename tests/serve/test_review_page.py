@@ -11,7 +11,7 @@ import pytest
 from nearwise import review
 from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
 from nearwise.serve.page.decisions import written
-from nearwise.serve.page.queue import Place, Queue, decided_in
+from nearwise.serve.page.queue import Address, Queue, decided_in
 from tests.serve.conftest import problem
 
 NAMES = ["cat", "dog", "owl"]
@@ -242,5 +242,5 @@ def test_labels_that_a_spreadsheet_would_run_are_written_as_text(asked, tmp_path
     with asked(tmp_path / "formula.model") as client:
         reviewed, live = client.service.review(), client.service.live
         there = set(live.now.fitted.bank.ids.tolist())
-        text = written(Queue(reviewed, decided_in(live.history()), there, Place()))
+        text = written(Queue(reviewed, decided_in(live.history()), there, Address()))
         assert "'=cmd" in text and ",=cmd" not in text

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class Inputs:
     """Model and data of a verdict, for the commands that it suggests.
 
     `options` are those by which both are read (--store, --no-header).
@@ -72,26 +72,26 @@ class Place:
         return typed("clean", data, *own)
 
 
-def too_few(scored: "ScoredRows", place: Place) -> Verdict:
+def too_few(scored: "ScoredRows", inputs: Inputs) -> Verdict:
     """Refuse a claim from fewer than ten rows."""
     n = len(scored.y)
     rows = f"{n} {scored.noun if n > 1 else scored.noun.removesuffix('s')}"
     quality = f"Too few rows for a claim: {rows}, and {FEWEST} are the least for an interval."
-    return Verdict(quality, f"To see each row: {place.command('explain')}", {"n": n})
+    return Verdict(quality, f"To see each row: {inputs.command('explain')}", {"n": n})
 
 
 # --- classes ------------------------------------------------------------------------------------
 
 
 def judge_classes(
-    model: Any, scored: "ScoredRows", found: dict[str, Any], place: Place, n_resamples: int
+    model: Any, scored: "ScoredRows", found: dict[str, Any], inputs: Inputs, n_resamples: int
 ) -> Verdict:
     """Judge a classifier; `found` is the result of `nearwise.cli.scores.judge`."""
     import numpy as np
 
     y, halves = scored.y, scored.halves
     if len(y) < FEWEST:
-        return too_few(scored, place)
+        return too_few(scored, inputs)
     proba, classes = halves["model"], [str(label) for label in model.classes_]
     predicted, confidence = proba.argmax(axis=1), proba.max(axis=1)
     right, common = predicted == y, int(np.argmax(model.fitted_.rows_per_class))
@@ -115,7 +115,7 @@ def judge_classes(
         facts[f"nll_gain_on_{part.replace(' ', '_')}"] = gain
     pieces = [_accuracy_words(facts, scored.what), _auc_words(facts), _honesty_words(facts)]
     pieces.append(_nll_words(facts, found, has_base=model.report_.choice.get("base") is not None))
-    advice = _advice(facts, y, predicted, confidence, classes, found, place)
+    advice = _advice(facts, y, predicted, confidence, classes, found, inputs)
     return Verdict(" · ".join(filter(None, pieces)) + ".", advice, facts)
 
 
@@ -164,7 +164,7 @@ def _advice(
     confidence: "np.ndarray",
     classes: list[str],
     found: dict[str, Any],
-    place: Place,
+    inputs: Inputs,
 ) -> str:
     """Say what to do next, by the first finding that applies."""
     right = predicted == y
@@ -179,26 +179,26 @@ def _advice(
     if more_than_expected(n_wrong, expected):
         return (
             f"Of {sure.sum()} rows with a probability of 95 % or more, {n_wrong} are wrong, and "
-            f"{expected:.1f} were expected: labels may be wrong. To look at them: {place.clean()}"
+            f"{expected:.1f} were expected: labels may be wrong. To look at them: {inputs.clean()}"
         )
     can_select = "selective" in found
     if missed and can_select:
         return (
             f"Never predicted: {listed(missed, n=5)}. Sets show where such a class is possible: "
-            f"{place.command('predict', '--sets', '--out', 'sets.csv')}"
+            f"{inputs.command('predict', '--sets', '--out', 'sets.csv')}"
         )
     if not can_select:
-        return f"To see the neighbors behind answers: {place.command('explain')}"
+        return f"To see the neighbors behind answers: {inputs.command('explain')}"
     if facts["accuracy_gain"].sign <= 0 and facts.get("auc", Estimate(0, 0, 0)).low <= 0.5:
         return (
             "The columns do not tell the classes apart beyond chance: more rows or other columns "
-            f"are needed. What the model uses: {typed('inspect', place.model)}"
+            f"are needed. What the model uses: {typed('inspect', inputs.model)}"
         )
-    return _selective_advice(facts, right, confidence, place)
+    return _selective_advice(facts, right, confidence, inputs)
 
 
 def _selective_advice(
-    facts: dict[str, Any], right: "np.ndarray", confidence: "np.ndarray", place: Place
+    facts: dict[str, Any], right: "np.ndarray", confidence: "np.ndarray", inputs: Inputs
 ) -> str:
     """Suggest the largest share of rows with half of the errors, or else 80 %."""
     import numpy as np
@@ -214,7 +214,7 @@ def _selective_advice(
     assert chosen is not None  # 0.8 is one of the shares
     share, wrong = chosen
     facts["accept"] = {"share": share, "wrong": wrong.to_json(), "wrong_of_all": all_wrong}
-    command = place.command("predict", "--coverage", f"{share:g}", "--out", "answers.csv")
+    command = inputs.command("predict", "--coverage", f"{share:g}", "--out", "answers.csv")
     return (
         f"Of the {100 * share:.0f} % surest rows {_percents(wrong)} are wrong, of all "
         f"{_percent(all_wrong)}. To accept such rows and leave the others to a person: {command}"
@@ -225,14 +225,14 @@ def _selective_advice(
 
 
 def judge_numbers(
-    model: Any, scored: "ScoredRows", found: dict[str, Any], place: Place, n_resamples: int
+    model: Any, scored: "ScoredRows", found: dict[str, Any], inputs: Inputs, n_resamples: int
 ) -> Verdict:
     """Judge a regressor; `found` is the result of `nearwise.cli.scores.judge`."""
     import numpy as np
 
     y, parts = scored.y, scored.parts
     if len(y) < FEWEST:
-        return too_few(scored, place)
+        return too_few(scored, inputs)
     away = abs(y - parts["prediction"])
     mean = float(model.fitted_.numbers.mean())
     of_mean, of_base = abs(y - mean), abs(y - parts["base"])
@@ -261,25 +261,25 @@ def judge_numbers(
     if model.report_.choice.get("base"):
         relation = _RELATION[facts["mae_gain_on_base_alone"].sign]
         pieces.append(f"{relation} the base alone (MAE {brief(float(of_base.mean()))})")
-    return Verdict(" · ".join(pieces) + ".", _number_advice(facts, away, parts, place), facts)
+    return Verdict(" · ".join(pieces) + ".", _number_advice(facts, away, parts, inputs), facts)
 
 
 def _number_advice(
-    facts: dict[str, Any], away: "np.ndarray", parts: dict[str, Any], place: Place
+    facts: dict[str, Any], away: "np.ndarray", parts: dict[str, Any], inputs: Inputs
 ) -> str:
     import numpy as np
 
     if facts["mae_gain_on_mean"].sign <= 0:
         return (
             "The columns do not tell the targets apart beyond chance: more rows or other columns "
-            f"are needed. What the model uses: {typed('inspect', place.model)}"
+            f"are needed. What the model uses: {typed('inspect', inputs.model)}"
         )
     if "interval" not in parts:
-        return f"To see the neighbors behind answers: {place.command('explain')}"
+        return f"To see the neighbors behind answers: {inputs.command('explain')}"
     held, confidence = facts["coverage"], facts["confidence"]
     if held.high < confidence:
         wider = (1 + confidence) / 2
-        command = place.command("predict", "--confidence", f"{wider:g}", "--out", "answers.csv")
+        command = inputs.command("predict", "--confidence", f"{wider:g}", "--out", "answers.csv")
         return (
             f"Intervals are too narrow: these rows differ from the training rows. Wider: {command}"
         )
@@ -289,9 +289,9 @@ def _number_advice(
     if away[few].mean() > _WORTH * away.mean():
         return (
             f"Narrow intervals are hardly better here (MAE {brief(away[few].mean())} of the 80 % "
-            f"narrowest). To see the neighbors behind answers: {place.command('explain')}"
+            f"narrowest). To see the neighbors behind answers: {inputs.command('explain')}"
         )
-    command = place.command("predict", "--coverage", "0.8", "--out", "answers.csv")
+    command = inputs.command("predict", "--coverage", "0.8", "--out", "answers.csv")
     return (
         f"The 80 % of the rows with the narrowest intervals have MAE {brief(away[few].mean())}, "
         f"all {brief(away.mean())}. To accept such rows and leave the others to a person: {command}"

@@ -1,7 +1,7 @@
 """Values by which the points of a map are colored."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,6 @@ from nearwise.estimators.noise.label_issues import unseen_proba
 from nearwise.estimators.noise.noisy_labels import NoisyLabels
 
 MapColoring = Literal["change", "doubt", "right", "confidence", "error", "width", "column"]
-COLORINGS: tuple[MapColoring, ...] = get_args(MapColoring)
 _MOST_CATEGORIES = 1_000  # further values of a column are "other values"
 _FEW = 8  # numbers of a left-out column with at most so many values are categories
 _DIGITS = 6  # significant digits of a value

@@ -160,7 +160,7 @@ class Example:
     def card(self, columns: list[str]) -> Card:
         """Make a card of the example; a neighbor agrees if it has the true label."""
         sure = Chip(*sureness(self.confidence), "Predicted probability of the class.")
-        told = Chip(f"true: {self.true}, {rounded_percent(self.true_probability)}", "poor", "")
+        truth = Chip(f"true: {self.true}, {rounded_percent(self.true_probability)}", "poor", "")
         right = Chip("right", "good", "")
         largest = max((n.weight for n in self.neighbors), default=1.0) or 1.0
         shown = [
@@ -176,7 +176,7 @@ class Example:
             )
             for n in self.neighbors
         ]
-        chips = [sure, told if self.why == "wrong" else right]
+        chips = [sure, truth if self.why == "wrong" else right]
         face = Face(self.row.image)
         return Card("", self.predicted, chips, face, shown, self.null_mass, self.other_mass)
 

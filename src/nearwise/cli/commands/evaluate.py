@@ -16,7 +16,7 @@ from nearwise.cli.outputs import check_output, require_data
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import score_rows
 from nearwise.cli.scores import judge, tables
-from nearwise.cli.verdict import FEWEST, Place, judge_classes, judge_numbers
+from nearwise.cli.verdict import FEWEST, Inputs, judge_classes, judge_numbers
 from nearwise.conditions import command_line, hardware, load_plugin, versions
 from nearwise.names import spelled_alike
 from nearwise.safe_files import plain, write_aside
@@ -133,8 +133,8 @@ def evaluate(
     judged = judge_numbers if classes is None else judge_classes
     read = tuple([*named_store(store), *(["--no-header"] if header is False else [])])
     own_target = target or learned.fitted_.target_name
-    place = Place(str(model), data, "" if rows.names is not None else own_target, read)
-    verdict = judged(learned, scored, found, place, resamples)
+    inputs = Inputs(str(model), data, "" if rows.names is not None else own_target, read)
+    verdict = judged(learned, scored, found, inputs, resamples)
     numbers |= found | {"level": LEVEL, "resamples": resamples, "verdict": verdict.to_json()}
     too_few = {}
     if not found["intervals"]:

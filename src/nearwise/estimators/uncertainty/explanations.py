@@ -1,6 +1,6 @@
 """Explanations of several rows: a list that shows itself as cards, with a table of all."""
 
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import pandas as pd
 
@@ -8,7 +8,7 @@ E = TypeVar("E", bound=Any)  # Explanation or NumberExplanation
 _MOST_LINES, _MOST_CARDS = 10, 10  # shown in a terminal, in a notebook
 
 
-class Explanations(list[E], Generic[E]):
+class Explanations(list[E]):
     """Explanations in the order of the rows: a list with a short display and `to_frame`."""
 
     @overload  # type: ignore[override]

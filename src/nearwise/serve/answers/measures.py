@@ -234,14 +234,19 @@ class Trust(Versioned):
     )
 
 
-def trust_members(trust: Measured) -> dict[str, Any]:
-    """Return the members of `Trust`, with a thinned risk-coverage curve."""
+def risk_points(trust: Measured) -> list[dict[str, float]]:
+    """Return the risk-coverage curve, thinned to at most 400 points."""
     points = np.unique(np.linspace(0, trust.n_rows - 1, _MOST_POINTS).astype(int))
     curve = {name: values[points].tolist() for name, values in trust.risk._asdict().items()}
+    return [dict(zip(curve, one, strict=True)) for one in zip(*curve.values(), strict=True)]
+
+
+def trust_members(trust: Measured) -> dict[str, Any]:
+    """Return the members of `Trust`."""
     return {
         **{name: getattr(trust, name) for name in ("n_rows", "accuracy", "nll", "ece", "aurc")},
         "reliability": trust.to_frame().to_dict("records"),
-        "risk": [dict(zip(curve, one, strict=True)) for one in zip(*curve.values(), strict=True)],
+        "risk": risk_points(trust),
         "set_sizes": [
             {"confidence": level, "shares": shares} for level, shares in trust.set_sizes.items()
         ],

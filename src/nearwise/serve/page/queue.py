@@ -1,4 +1,4 @@
-"""Queue of a review: its cases in order, what was decided about them, and a place in it."""
+"""Queue of a review: its cases in order, what was decided about them, and the address of a case."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ _MOST_PAIRS = 12  # pairs of classes to filter by
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in the queue, as in the address of the page.
+class Address:
+    """Where someone is in the queue, as in the address of the page.
 
     `kind` is one of `Review.findings`, "all", "decided", or "selection" of the rows `ids`.
     `given` and `suggested` are texts of labels, `group` is the name of a group, "" for any. `row`
@@ -40,8 +40,8 @@ class Place:
     ids: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, form: Form) -> "Place":
-        """Read a place from a form; ProblemError (422) if it is none."""
+    def of(cls, form: Form) -> "Address":
+        """Read an address from a form; ProblemError (422) if it is none."""
         texts = {name: str(form.get(name, "")) for name in ("given", "suggested", "group")}
         kind, view = str(form.get("kind", "") or "all"), str(form.get("view", "") or "one")
         if kind not in _KINDS or view not in ("one", "list"):
@@ -59,7 +59,7 @@ class Place:
 
     @property
     def query(self) -> str:
-        """Query part of the address of this place, "" for the start."""
+        """Query part of the address, "" for the start."""
         shown = {
             "kind": "" if self.kind == "all" else self.kind,
             "given": self.given,
@@ -71,8 +71,8 @@ class Place:
         }
         return urlencode({name: value for name, value in shown.items() if value != ""})
 
-    def but(self, **changed: Any) -> "Place":
-        """Another place; the case and the page are left out unless given."""
+    def but(self, **changed: Any) -> "Address":
+        """Another address; the case and the page are left out unless given."""
         return replace(self, **({"row": None, "page": 0} | changed))
 
 
@@ -148,7 +148,7 @@ def cases_of(found: pd.DataFrame) -> list[Case]:
 
 
 class Queue:
-    """Cases of a review at one place.
+    """Cases of a review at an address.
 
     Parameters
     ----------
@@ -156,13 +156,13 @@ class Queue:
     decided : Decided
     remembered : set of int
         Ids of the present rows.
-    place : Place
+    address : Address
     """
 
     def __init__(
-        self, reviewed: Reviewed, decided: Decided, remembered: set[int], place: Place
+        self, reviewed: Reviewed, decided: Decided, remembered: set[int], address: Address
     ) -> None:
-        self.reviewed, self.place = reviewed, place
+        self.reviewed, self.address = reviewed, address
         self.decisions, self.remembered = decided.decisions, remembered
         self._ranked_as = {decided.now(row): row for row in decided.restored}
         self.every = []
@@ -170,15 +170,15 @@ class Queue:
             others = tuple(row for row in map(decided.now, one.ids) if row in remembered)
             row = None if one.id is None else decided.now(one.id)
             self.every.append(one._replace(id=row, ids=others))
-        if place.row is not None:
-            self.place = replace(place, row=decided.now(place.row))
-        self.place = replace(self.place, ids=tuple(map(decided.now, place.ids)))
+        if address.row is not None:
+            self.address = replace(address, row=decided.now(address.row))
+        self.address = replace(self.address, ids=tuple(map(decided.now, address.ids)))
         self._by_row = {one.id: one for one in reversed(self.every)}
         self.cases = self._here()
         self.open = [one for one in self.cases if self._is_listed(one)]
 
     def _is_listed(self, case: Case) -> bool:
-        return self.place.kind == "decided" or self.is_open(case)
+        return self.address.kind == "decided" or self.is_open(case)
 
     def is_open(self, case: Case) -> bool:
         """Whether a case is still to be decided; groups are not decided."""
@@ -188,10 +188,10 @@ class Queue:
         return there and (case.kind != "copy" or bool(case.ids))
 
     def _here(self) -> list[Case]:
-        """Cases of the place in order, also decided ones; each row once."""
-        kind, place = self.place.kind, self.place
+        """Cases of the address in order, also decided ones; each row once."""
+        kind, address = self.address.kind, self.address
         if kind == "selection":
-            return self._ranked(place.ids)
+            return self._ranked(address.ids)
         if kind == "decided":
             return [self.case(row) for row in reversed(self.decisions)]
         if kind == "group":
@@ -200,7 +200,7 @@ class Queue:
         found = [one for one in self.every if one.id is not None and kind in ("all", one.kind)]
         if kind == "label":
             for name in ("given", "suggested"):
-                wanted = getattr(place, name)
+                wanted = getattr(address, name)
                 found = [one for one in found if wanted in ("", str(getattr(one, name)))]
         return list({one.id: one for one in reversed(found)}.values())[::-1]
 
@@ -212,8 +212,10 @@ class Queue:
     @property
     def group(self) -> Case | None:
         """The group whose rows are listed, or None."""
-        named = (one for one in self.every if one.kind == "group" and one.name == self.place.group)
-        return next(named, None) if self.place.group else None
+        named = (
+            one for one in self.every if one.kind == "group" and one.name == self.address.group
+        )
+        return next(named, None) if self.address.group else None
 
     def case(self, row: int) -> Case:
         """Case of a row: the first finding about it, or else its prediction."""
@@ -231,8 +233,8 @@ class Queue:
 
     @property
     def shown(self) -> Case | None:
-        """The case to show: that of the place, or the first open one."""
-        row = self.place.row
+        """The case to show: that of the address, or the first open one."""
+        row = self.address.row
         if row is None:
             return self.open[0] if self.open else None
         return next((one for one in self.cases if one.id == row), None) or self.case(row)

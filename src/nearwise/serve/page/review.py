@@ -14,7 +14,7 @@ from nearwise.serve.page.case import case_content
 from nearwise.serve.page.decisions import decide, said_of, written
 from nearwise.serve.page.forms import row_id
 from nearwise.serve.page.parts import Body, RowId, decided, is_image, part, patiently, waiting
-from nearwise.serve.page.queue import Place, Queue, decided_in
+from nearwise.serve.page.queue import Address, Queue, decided_in
 from nearwise.serve.service import Service
 
 _PER_PAGE = 50  # rows of a list
@@ -33,11 +33,11 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @read.post("/page/review/queue", include_in_schema=False)
     async def queue(request: Request, body: Body) -> Response:
-        form, place = body.root, Place.of(body.root)
+        form, address = body.root, Address.of(body.root)
         again = bool(form.get("again"))
 
         def work() -> Response:
-            return _shown(service, request, place, again=again)
+            return _shown(service, request, address, again=again)
 
         if service.is_reviewed and not again:  # takes no time, so does not wait for slow work
             return await service.ask(work)
@@ -49,33 +49,33 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @write.post("/page/review/decide", include_in_schema=False)
     async def make_decision(request: Request, body: Body) -> Response:
-        place, rows = Place.of(body.root), [row_id(one) for one in several(body.root, "ids")]
+        address, rows = Address.of(body.root), [row_id(one) for one in several(body.root, "ids")]
         lane = service.ask if service.is_reviewed else service.read
-        before = await lane(lambda: _queue_at(service, place))
+        before = await lane(lambda: _queue_at(service, address))
 
         def make(live: LiveModel) -> Change:
             return decide(live, before, rows, body.root)
 
         change = await service.change(make)
-        following = before.after(rows) if place.view == "one" else None
-        place = replace(place, row=following)
+        following = before.after(rows) if address.view == "one" else None
+        address = replace(address, row=following)
         made = Made(said_of(change), made=change.version)
-        return await service.ask(lambda: _shown(service, request, place, made))
+        return await service.ask(lambda: _shown(service, request, address, made))
 
     @write.post("/page/review/undo", include_in_schema=False)
     async def take_back(request: Request, body: Body) -> Response:
-        place, version = Place.of(body.root), row_id(str(body.root.get("version", "")))
+        address, version = Address.of(body.root), row_id(str(body.root.get("version", "")))
         change = await service.undo(version)
-        if place.view == "one" and len(change.ids) == 1:
-            place = replace(place, row=change.ids[0])
+        if address.view == "one" and len(change.ids) == 1:
+            address = replace(address, row=change.ids[0])
         rows = f"row {change.ids[0]}" if len(change.ids) == 1 else f"{len(change.ids)} rows"
         made = Made(f"Undone: {rows}.", undone=version)
-        return await service.ask(lambda: _shown(service, request, place, made))
+        return await service.ask(lambda: _shown(service, request, address, made))
 
     @read.get("/page/review/findings.csv", include_in_schema=False)
     async def findings_file() -> Response:
         def work() -> Response:
-            text = written(_queue_at(service, Place()))
+            text = written(_queue_at(service, Address()))
             return Response(text.encode(), media_type="text/csv; charset=utf-8")
 
         return await service.read(work)
@@ -104,33 +104,33 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
         return decided(f"Undone.{again}", change.version, can_undo=False)
 
 
-def _queue_at(service: Service, place: Place, *, again: bool = False) -> Queue:
+def _queue_at(service: Service, address: Address, *, again: bool = False) -> Queue:
     reviewed = service.review(again=again)
     remembered = set(service.live.now.fitted.bank.ids.tolist())
-    return Queue(reviewed, decided_in(service.live.history()), remembered, place)
+    return Queue(reviewed, decided_in(service.live.history()), remembered, address)
 
 
 def _shown(
     service: Service,
     request: Request,
-    place: Place,
+    address: Address,
     made: Made | None = None,
     *,
     again: bool = False,
 ) -> Response:
-    """Render the queue at a place, also after a decision."""
-    queue, version = _queue_at(service, place, again=again), service.live.now
+    """Render the queue at an address, also after a decision."""
+    queue, version = _queue_at(service, address, again=again), service.live.now
     fitted, case = version.fitted, queue.shown
     content, rows = None, []
     if _is_list(queue):
-        first = queue.place.page * _PER_PAGE
+        first = queue.address.page * _PER_PAGE
         listed = queue.open[first : first + _PER_PAGE]
         there = set(fitted.bank.ids.tolist())
         seen = {one.id: one for one in fitted.look_up([c.id for c in listed if c.id in there])}
         rows = [(one, seen.get(one.id)) for one in listed]
     elif case is not None and case.id is not None and case.id in queue.remembered:
         content = case_content(version, queue, case)
-        queue.place = replace(queue.place, row=case.id)
+        queue.address = replace(queue.address, row=case.id)
     of_numbers = service.task is numbers
     issues = queue.reviewed.issues
     n_independent = len(issues) if of_numbers else int(issues["independent"].sum())
@@ -138,7 +138,7 @@ def _shown(
         "review.html",
         {"HX-Trigger-After-Settle": "decided"} if made else None,
         queue=queue,
-        place=queue.place,
+        address=queue.address,
         content=content,
         rows=rows,
         is_list=_is_list(queue),
@@ -155,5 +155,5 @@ def _shown(
 
 
 def _is_list(queue: Queue) -> bool:
-    place = queue.place
-    return place.view == "list" or (place.kind == "decided" and place.row is None)
+    address = queue.address
+    return address.view == "list" or (address.kind == "decided" and address.row is None)

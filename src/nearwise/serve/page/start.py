@@ -1,7 +1,6 @@
 """Start page: what the model is, how good it is, and three things to look at."""
 
 from typing import Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -9,6 +8,7 @@ from starlette.responses import Response
 from nearwise.html.numbers import number, percent
 from nearwise.serve import classes
 from nearwise.serve.page.parts import part, patiently
+from nearwise.serve.page.queue import Address
 from nearwise.serve.page.trust import review_of
 from nearwise.serve.service import Service
 
@@ -72,7 +72,7 @@ def _things(service: Service) -> list[dict[str, str]]:
             _thing(
                 f"{many} disagreeing with the model",
                 f"Expected to be wrong: {expected}. First row {first['id']}: {first['what']}.",
-                {"kind": "label"},
+                "label",
             )
         )
     if service.task is classes:
@@ -84,16 +84,16 @@ def _things(service: Service) -> list[dict[str, str]]:
             things.append({"title": "Classes that are confused", "text": said, "link": link})
     if len(of_kind["group"]):
         what = of_kind["group"].iloc[0]["what"]
-        things.append(_thing("A group that is predicted badly", f"{what}.", {"kind": "group"}))
+        things.append(_thing("A group that is predicted badly", f"{what}.", "group"))
     if len(of_kind["outlier"]):
         n, first = len(of_kind["outlier"]), of_kind["outlier"].iloc[0]
         said = f"Row {first['id']} is the farthest from its neighbors."
-        things.append(_thing(f"{_counted(n, 'row')} unlike all others", said, {"kind": "outlier"}))
+        things.append(_thing(f"{_counted(n, 'row')} unlike all others", said, "outlier"))
     return things[:3]
 
 
-def _thing(title: str, text: str, where: dict[str, str]) -> dict[str, str]:
-    return {"title": title, "text": text, "link": f"/page/review?{urlencode(where)}"}
+def _thing(title: str, text: str, kind: str) -> dict[str, str]:
+    return {"title": title, "text": text, "link": f"/page/review?{Address(kind).query}"}
 
 
 def _counted(n: int, noun: str) -> str:

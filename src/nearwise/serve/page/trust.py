@@ -1,7 +1,6 @@
 """View "Trust": how far the answers can be relied on, and feedback over time."""
 
 import json
-from urllib.parse import urlencode
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -9,12 +8,12 @@ from starlette.responses import Response
 
 from nearwise.estimators.inputs.by_text import in_text
 from nearwise.estimators.online.feedback import judged_rows
+from nearwise.serve.answers.measures import risk_points
 from nearwise.serve.page.parts import part, patiently
-from nearwise.serve.page.queue import Place
+from nearwise.serve.page.queue import Address
 from nearwise.serve.page.snippets import feedback_request
 from nearwise.serve.service import Service
 
-_MOST_POINTS = 400  # of the curve at the slider
 _WINDOW = 50  # feedback rows per accuracy
 
 
@@ -25,14 +24,11 @@ def add_trust(read: APIRouter, service: Service) -> None:
     async def view(request: Request) -> Response:
         def work() -> Response:
             version, trust = service.trust()
-            curve = trust.risk
-            at = np.unique(np.linspace(0, trust.n_rows - 1, _MOST_POINTS).astype(int))
-            points = np.column_stack([curve.coverage, curve.risk, curve.threshold])[at]
             correct = judged_rows(service.live.history(), "correct")
             return part(
                 "trust_view.html",
                 trust=trust,
-                points=json.dumps(points.round(6).tolist()),
+                points=json.dumps(risk_points(trust)),
                 feedback=_rolling(correct),
                 n_feedback=len(correct),
                 window=_WINDOW,
@@ -50,7 +46,7 @@ def add_trust(read: APIRouter, service: Service) -> None:
             rows = found[found["kind"] == "group"]
             names = {what: what.rpartition(": ")[0] for what in rows["what"]}
             listed = [
-                {"what": what, "link": f"/page/review?{Place('group', group=name).query}"}
+                {"what": what, "link": f"/page/review?{Address('group', group=name).query}"}
                 for what, name in names.items()
             ]
             return part("groups.html", groups=listed)
@@ -60,8 +56,8 @@ def add_trust(read: APIRouter, service: Service) -> None:
 
 def review_of(given: object, suggested: object) -> str:
     """Address of the review of rows with a given label and another predicted class."""
-    pair = {"kind": "label", "given": in_text(given), "suggested": in_text(suggested)}
-    return f"/page/review?{urlencode(pair)}"
+    pair = Address("label", given=in_text(given), suggested=in_text(suggested))
+    return f"/page/review?{pair.query}"
 
 
 def _rolling(correct: np.ndarray) -> tuple[list[int], list[float]] | None:

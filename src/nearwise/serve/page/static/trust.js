@@ -3,7 +3,7 @@
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-function sayAt([coverage, risk, threshold]) {
+function sayAt({coverage, risk, threshold}) {
   const text =
     `${percent(coverage)} of the rows are answered, those with a confidence of at least ` +
     `${percent(threshold)}; ${percent(risk)} of them wrongly.`;
@@ -17,16 +17,16 @@ function sayAt([coverage, risk, threshold]) {
 function sayCoverage(asked = null) {
   const slider = document.getElementById("coverage");
   if (!slider) return;
-  const curve = JSON.parse(slider.dataset.curve); // [coverage, risk, threshold], ascending
+  const curve = JSON.parse(slider.dataset.curve); // by ascending coverage
   if (asked !== "max-risk") {
-    sayAt(curve.find((point) => point[0] >= slider.value / 100) ?? curve.at(-1));
+    sayAt(curve.find((point) => point.coverage >= slider.value / 100) ?? curve.at(-1));
     return;
   }
   const field = document.getElementById("max-risk");
   if (field.value === "") return;
-  const found = curve.findLast((point) => point[1] <= Number(field.value) / 100);
+  const found = curve.findLast((point) => point.risk <= Number(field.value) / 100);
   if (found) {
-    slider.value = Math.round(100 * found[0]);
+    slider.value = Math.round(100 * found.coverage);
     sayAt(found);
   } else document.getElementById("coverage-says").textContent = "Not even the surest rows are right this often.";
 }

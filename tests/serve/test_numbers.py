@@ -12,6 +12,7 @@ from sklearn.datasets import load_diabetes
 from nearwise import AttnKNNRegressor, LiveModel, review
 from nearwise.estimators import NumberQuery
 from nearwise.estimators.uncertainty.intervals import calibration_numbers
+from nearwise.html.numbers import number
 from nearwise.serve import Service
 from nearwise.serve.keys import make_key, read_keys
 from nearwise.serve.page.asking import answer as page_answer
@@ -438,6 +439,14 @@ def test_who_may_only_look_is_offered_no_changes(asked, tmp_path):
         assert "Relabel" not in client.post("/page/ask/answer", json=question(client, 3)).text
     with asked() as client:
         assert "Relabel" in client.post("/page/ask/answer", json=question(client, 3)).text
+
+
+def test_the_start_view_has_the_quality_that_the_summary_has(client):
+    crps = client.get("/model").json()["quality"]["crps"]
+    shown = client.get("/page/start/quality").text
+    for value in crps.values():
+        assert number(float(f"{value:.4g}")) in shown
+    assert crps["low"] < crps["estimate"] < crps["high"]
 
 
 def test_the_page_has_the_views_that_numbers_have_and_the_map_their_targets(client, model):

@@ -179,6 +179,9 @@ def test_the_page_and_notebooks_draw_pictures_link_addresses_and_escape_texts(as
                 for view in ("one", "list")
             ),
         ]
+        tips = [client.get(f"/page/map/tip/{at}").json() for at in range(len(shown))]
+    assert tips[0]["picture"].startswith("data:image/png;base64,")
+    assert [tip["columns"][0] for tip in tips[1:]] == [["shown", text] for text in shown[1:]]
     model = AttnKNNClassifier.load(tmp_path / "m")
     parts.append(model.explain(X[:6], 8)._repr_html_())
     for part in (*parts[:2], parts[-1]):

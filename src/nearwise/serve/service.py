@@ -477,6 +477,10 @@ class Service:
         """Whether `review` has an answer already, so that it takes no time."""
         return self._reviewed is not None and self._reviewed.lineage == self.live.lineage
 
+    def summary(self) -> tuple[Version, dict[str, Any]]:
+        """Classes or range of the targets, and the quality on the calibration rows."""
+        return self._once("summary", lambda now: self.task.summary(now.fitted))
+
     def trust(self) -> tuple[Version, Trust]:
         """Measure the calibration and risk of predictions."""
         if self.task is numbers:

@@ -75,8 +75,10 @@ class ClassifierSummary(ModelSummary):
     quality: Quality | None = Field(description="Null without calibration rows.")
 
 
-def summary(version: Version, task: Any, name: str, *, read_only: bool) -> dict[str, Any]:
-    """Summarize the model: its name, task, columns, rows and quality."""
+def summary(
+    version: Version, of_task: dict[str, Any], task: Any, name: str, *, read_only: bool
+) -> dict[str, Any]:
+    """Summarize the model: its name, task, columns and rows; `of_task` has its quality."""
     fitted = version.fitted
     return {
         "name": name,
@@ -90,7 +92,7 @@ def summary(version: Version, task: Any, name: str, *, read_only: bool) -> dict[
         "capacity": Settings.of(version.estimator.settings).capacity,
         "read_only": read_only,
         "memory_version": version.number,
-        **task.summary(fitted),
+        **of_task,
     }
 
 

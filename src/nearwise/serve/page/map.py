@@ -8,10 +8,12 @@ import pandas as pd
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from nearwise.estimators.faces import face_of
 from nearwise.estimators.memory_map import MapMethod
 from nearwise.estimators.model.fitted_model import FittedModel
 from nearwise.estimators.query import kneighbors
 from nearwise.html import picture
+from nearwise.names import are_positions
 from nearwise.serve import classes
 from nearwise.serve.page.asking import N_NEIGHBORS, Form, predicted
 from nearwise.serve.page.palette import PALETTE
@@ -20,6 +22,7 @@ from nearwise.serve.problems import PlainJSON
 from nearwise.serve.service import Service
 
 _MOST_PICTURES = 60
+_SIDE = 128  # of a picture beside a point, in pixels
 
 
 def add_map(read: APIRouter, service: Service) -> None:
@@ -114,14 +117,18 @@ def _listed(service: Service, form: Form) -> dict[str, Any]:
 
 
 def _tip(service: Service, row: int) -> dict[str, Any]:
-    """Label of a remembered row, and its picture or its most unusual values."""
+    """Label of a remembered row, what is shown with it, and its most unusual values."""
     version, known = service.remembered(row)
-    found = {"id": row, "label": known[service.task.LABEL], "columns": [], "picture": None}
-    if is_image(service):
-        (one,) = version.fitted.look_up([row])
-        return found | {"picture": picture(one.row["image"])}
-    version, profile = service.column_profile()
-    return found | {"columns": profile.of_row(int(version.fitted.bank.positions([row])[0]))}
+    (one,) = version.fitted.look_up([row])
+    face, columns = face_of(one), []
+    if face.show and face.picture is None:
+        columns.append(("shown", face.show))
+    if not (is_image(service) or are_positions(version.fitted.predictor.encoder.columns)):
+        version, profile = service.column_profile()
+        columns += profile.of_row(int(version.fitted.bank.positions([row])[0]))
+    drawn = None if face.picture is None else picture(face.picture, _SIDE)
+    label = known[service.task.LABEL]
+    return {"id": row, "label": label, "columns": columns, "picture": drawn}
 
 
 def _table(fitted: FittedModel, positions: np.ndarray, label: str) -> pd.DataFrame:

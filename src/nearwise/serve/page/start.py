@@ -39,9 +39,9 @@ def add_start(read: APIRouter, service: Service, name: str) -> None:
     async def quality() -> Response:
         def work() -> Response:
             if service.task is not classes:
-                crps = service.live.now.fitted.predictor.spread.crps
-                return part("quality.html", trust=None, crps=crps)
-            return part("quality.html", trust=service.trust()[1], crps=None)
+                quality = service.summary()[1]["quality"]
+                return part("quality.html", trust=None, quality=quality)
+            return part("quality.html", trust=service.trust()[1])
 
         return await patiently(service, "/page/start/quality", work)
 

@@ -17,8 +17,8 @@ def add_model(read: APIRouter, service: Service, name: str) -> None:
         """Summarize the model: columns, classes or targets, rows, quality, changes."""
 
         def work() -> Response:
-            now, read_only = service.live.now, service.read_only
-            return PlainJSON(measures.summary(now, service.task, name, read_only=read_only))
+            task, read_only = service.task, service.read_only
+            return PlainJSON(measures.summary(*service.summary(), task, name, read_only=read_only))
 
         await service.until_ready()  # otherwise its results would be computed twice
         return await service.ask(work)

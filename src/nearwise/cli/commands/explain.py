@@ -78,7 +78,9 @@ def explain(
       nearwise explain flowers.model photos/ --resize
     """
     if (ids is None) == (not data):
-        raise ValueError("Give a table or images as ROWS, or ids of rows in memory as --id.")
+        seen = "Both are given" if data else "Neither is given"
+        asks = "Give a table or images as ROWS, or ids of rows in memory as --id."
+        raise ValueError(f"{asks} {seen}.")
     if ids is not None and rows is not None:
         raise ValueError("--rows numbers the rows of ROWS, and --id those in memory. Give one.")
     require_model(model)

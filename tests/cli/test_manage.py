@@ -2,6 +2,7 @@
 
 import io
 import json
+from datetime import datetime
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,7 @@ def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
     for word in ("160", "label", "width", "color", "yes", "calibration"):
         assert word in text.out
     facts = nearwise("inspect", trained, "--json").json()
-    assert facts["target"] == "label"
+    assert facts["target"] == "label" and datetime.fromisoformat(facts["fitted"])
     assert list(facts["columns"]) == ["width", "height", "color"]
     assert sum(facts["classes"].values()) == facts["rows"] == 160
     facts = nearwise("inspect", trained, "--scores", "--json").json()

@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from datetime import UTC, datetime
 
 import numpy as np
 import pandas as pd
@@ -69,9 +70,12 @@ def test_round_trip_of_a_table(tmp_path):
     frame, y = table()
     frame["whole"] = pd.array(np.arange(120) % 5, dtype="Int64")
     frame["many"] = [f"t{i % 30}" for i in range(120)]
+    before = datetime.now(UTC).replace(microsecond=0)
     model = attn_knn(**{**CHEAP, "estimator": logistic()}).fit(frame, pd.Series(y, name="buys"))
     again = reopened(model, tmp_path / "model")
     assert_same_model(model, again, frame)
+    fitted_at = again.fitted_.fitted_at
+    assert before <= datetime.fromisoformat(fitted_at) <= datetime.now(UTC)
     assert again.fitted_.target_name == "buys" and again.report_ == model.report_
     assert again.feature_names_in_.tolist() == frame.columns.tolist()
     kinds = again.report_.columns

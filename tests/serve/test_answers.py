@@ -22,6 +22,7 @@ def test_the_model_is_summarized(client, model):
     assert (found["name"], found["task"], found["input"]) == ("table", "classification", "rows")
     assert (found["target_name"], found["memory_version"]) == (model._fitted.target_name, 1)
     assert (found["read_only"], found["capacity"]) == (False, None)
+    assert found["fitted_at"] == model._fitted.fitted_at
     assert found["n_rows"] == sum(one["n_rows"] for one in found["classes"]) == 50
     assert [one["label"] for one in found["classes"]] == model.classes_.tolist()
     uses = {one["name"]: one["use"] for one in found["columns"]}

@@ -155,6 +155,17 @@ def test_a_layout_does_not_keep_other_readers_waiting(asked, monkeypatch):
             asking.join()
 
 
+def test_a_map_by_pca_does_not_wait_for_slow_reads(asked):
+    free = threading.Event()
+    with asked(limits=Limits(deadline=5)) as client:
+        until(lambda: step_of(client) is None)
+        client.service._readings.submit(lambda: free.wait(30))
+        try:
+            assert client.get("/map").is_success
+        finally:
+            free.set()
+
+
 def test_a_layout_that_nobody_waits_for_is_given_up():
     reached, ended = threading.Event(), threading.Event()
 

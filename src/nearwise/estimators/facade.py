@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -148,6 +149,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
             target_name=str(getattr(source.y, "name", None) or "target"),
             group_name=None if source.groups is None else source.groups.name,
             stream=StreamState(settings.seed, first, len(bank), first),
+            fitted_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         )
         if self._bound.capacity is None:
             return model

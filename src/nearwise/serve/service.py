@@ -540,7 +540,7 @@ class Service:
     ) -> T:
         """Do work with a map; t-SNE runs in its own thread, while at least one client waits."""
         if method == "pca":
-            return await self.read(work)
+            return await self.ask(work)
         return await self._layouts.answer(work, self.limits.deadline, is_gone)
 
     @property

@@ -124,9 +124,9 @@ def remembered_rows(model: "Estimator", ids: Sequence[int]) -> list[dict[str, An
 def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
     """Collect the facts about a fitted model.
 
-    rows, target, task, classes (rows per class) or numbers (range), columns (use of each),
-    column_report, for images from files files (number per folder), settings (other than defaults),
-    choice. For other rows shown (number of rows with something to show). For classes
+    rows, target, fitted (when), task, classes (rows per class) or numbers (range), columns (use of
+    each), column_report, for images from files files (number per folder), settings (other than
+    defaults), choice. For other rows shown (number of rows with something to show). For classes
     calibration_source, temperature and oof_nll, for numbers left_out_crps, spread and bounds; with
     `scores` left_out (leave-one-out metrics of the remembered rows).
     """
@@ -152,6 +152,7 @@ def describe(model: "Estimator", *, scores: bool = False) -> dict[str, Any]:
     facts = {
         "rows": fitted.n_remembered,
         "target": fitted.target_name,
+        **({"fitted": fitted.fitted_at} if fitted.fitted_at else {}),  # not in older folders
         **held,
         "columns": report.columns,
         "column_report": [column.to_json() for column in report.column_report],

@@ -139,6 +139,8 @@ class FittedModel:
     target_name : str
     group_name : str or None
         Column of the groups, "" if it had no name; None if the fit had no groups.
+    fitted_at : str or None
+        When the fit ended, in UTC as ISO 8601; None in folders of older versions.
     stream : StreamState
     evicted : int64 ndarray of shape (n_evicted,)
         Ids that the last change evicted because of the capacity.
@@ -157,6 +159,7 @@ class FittedModel:
     evicted: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     folders: dict[str, FolderState] = field(default_factory=dict)
     group_name: str | None = None
+    fitted_at: str | None = None
 
     @property
     def holds_memory(self) -> bool:

@@ -47,6 +47,8 @@ LabelType = Annotated[
     str, Field(pattern=r"^([|<>=](b1|[iuf][1248]|O)|[<>=](U\d{1,9}|[Mm]8\[\w{1,4}\]))$")
 ]
 
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
+
 
 class Part(BaseModel):
     """JSON object of the schema; unknown names, missing names and other types are errors."""
@@ -277,6 +279,7 @@ class StoredCommon(Part):
     feature_names_in: list[str]
     target_name: str
     group_name: str | None = None
+    fitted_at: Moment | None = None  # missing in older models
     weight_unit: Positive
     stream: StoredStream
     row_names: list[str] | None

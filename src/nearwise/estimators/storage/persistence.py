@@ -120,6 +120,7 @@ def pack_model(
         "feature_names_in": fitted.columns.names or [],
         "target_name": fitted.target_name,
         "group_name": fitted.group_name,
+        "fitted_at": fitted.fitted_at,
         "weight_unit": fitted.weight_unit,
         "stream": asdict(fitted.stream),
         "row_names": None if fitted.row_names is None else fitted.row_names.tolist(),
@@ -391,6 +392,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
                 "weight_unit": meta["weight_unit"],
                 "target_name": meta["target_name"],
                 "group_name": meta.get("group_name"),
+                "fitted_at": meta.get("fitted_at"),
                 "stream": StreamState(**meta["stream"]),
             }
             fitted = parts.rebuilt(meta, common)

@@ -1,5 +1,6 @@
 """Answers about the model as a whole: summary, findings of a review, effect of changes, trust."""
 
+from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -64,6 +65,7 @@ class ModelSummary(Versioned):
     input: Form = Field(description="Member of a body that rows are given in.")
     columns: list[Column]
     n_rows: int = Field(description="Number of remembered rows.")
+    fitted_at: datetime | None = Field(description="When the fit ended; null if not known.")
     capacity: int | None = Field(description="Most rows to remember; null: no limit.")
     read_only: bool = Field(description="Whether changes are refused.")
 
@@ -89,6 +91,7 @@ def summary(
             {"name": name, "use": use} for name, use in fitted.predictor.encoder.kinds.items()
         ],
         "n_rows": fitted.n_remembered,
+        "fitted_at": fitted.fitted_at,
         "capacity": Settings.of(version.estimator.settings).capacity,
         "read_only": read_only,
         "memory_version": version.number,

@@ -32,6 +32,7 @@ def add_start(read: APIRouter, service: Service, name: str) -> None:
             n_columns=None if encoder.kind == "images" else len(encoder.columns),
             n_left_out=len(encoder.left_out),
             n_changes=version.number,
+            fitted_at=fitted.fitted_at,
             read_only=service.read_only,
         )
 

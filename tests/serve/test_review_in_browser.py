@@ -149,3 +149,27 @@ def test_findings_are_downloaded_with_a_key(browser, folder, tmp_path):
             page.get_by_role("button", name="Export CSV").click()
         until(lambda: download.value.path())
         assert "kind,id,given,suggested" in download.value.path().read_text()
+
+
+def test_a_service_that_is_away_is_told_in_sight_and_forgets_no_undo(browser, folder):
+    with served(folder) as base, opened(browser, base) as page:
+        page.expected += ["ERR_FAILED", "htmx:sendError", "htmx:afterRequest", "422"]
+        page.goto(f"{base}/page/review?kind=label")
+        page.wait_for_selector("#queue[data-seen]")
+        row = row_of(page)
+        press(page, "k")
+        page.route("**/page/review/*", lambda route: route.abort())
+        for act in (lambda: page.keyboard.press("u"), page.locator("#export").click):
+            act()
+            page.wait_for_selector("#problem >> text=The service cannot be reached")
+            page.evaluate("tell('')")
+        page.unroute("**/page/review/*")
+        press(page, "u")
+        assert row_of(page) == row
+        page.goto(f"{base}/page/review?kind=label&view=list")
+        page.get_by_role("button", name="Keep").scroll_into_view_if_needed()
+        page.evaluate("scrollTo(0, 9999)")
+        page.evaluate("document.querySelector('button[value=keep]').click()")
+        page.wait_for_selector("#problem >> text=Choose between 1 and 500")
+        assert page.evaluate("scrollY > 100")
+        assert page.locator("#problem").bounding_box()["y"] >= 0

@@ -11,19 +11,6 @@ const MOST_TRIES = 3; // where the memory changes between two answers
 const N_NEAREST = 20;
 let map = null;
 
-async function fetched(path, options = {}) {
-  for (;;) {
-    const headers = {...keyHeaders(), ...(options.headers ?? {})};
-    const response = await fetch(path, {...options, headers});
-    if (response.ok) return response;
-    if (response.status !== 504) throw new Error(problemIn(response.status, await response.text()));
-  } // it goes on meanwhile
-}
-
-const post = (path, body, signal) => fetched(path, {
-  method: "POST", body: JSON.stringify(body), signal, headers: {"Content-Type": "application/json"},
-});
-
 class MemoryMap {
   constructor() {
     Object.assign(this, {
@@ -40,7 +27,6 @@ class MemoryMap {
       this.redraw();
     });
     this.selection = new Selection(el("map-selection"), {
-      post,
       valuesOf: async (by, signal) => {
         const coloring = await this.valuesOf(by, signal, this.data, this.points);
         if (coloring) return coloring;

@@ -34,7 +34,6 @@ function short(value, kind) {
 }
 
 const counted = (n) => n.toLocaleString("en-US");
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 // A coloring: a value per point, in the order of `Points`; NaN where missing.
 class Coloring {

@@ -1,7 +1,6 @@
 // The rows of a lasso: a summary beside the map, and what can be done with them.
 "use strict";
 
-const SELECTION = "nearwise-selection"; // read by the view Review
 const MOST_CLASSES = 5; // of a summary
 
 const mean = (values) => {
@@ -22,10 +21,14 @@ function beside([here, elsewhere], written) {
   return Number.isNaN(elsewhere) ? written(here) : `${written(here)} (elsewhere ${written(elsewhere)})`;
 }
 
-// `valuesOf(by)` gives a coloring; `post(path, body, signal)` asks the service.
+const posted = (body, signal) => ({
+  method: "POST", body: JSON.stringify(body), signal, headers: {"Content-Type": "application/json"},
+});
+
+// `valuesOf(by)` gives a coloring.
 class Selection {
-  constructor(place, {valuesOf, post, cleared}) {
-    Object.assign(this, {place, valuesOf, post, chosen: []});
+  constructor(place, {valuesOf, cleared}) {
+    Object.assign(this, {place, valuesOf, chosen: []});
     this.leave = new AbortController();
     place.addEventListener("click", (event) => {
       const {action} = event.target.dataset;
@@ -93,7 +96,7 @@ class Selection {
     const {chosen, facts} = this;
     const body = {ids: this.ids().join(",")};
     const told = [
-      this.post("/page/map/columns", body, signal).then((found) => found.json()).then(({differences}) =>
+      fetched("/page/map/columns", posted(body, signal)).then((found) => found.json()).then(({differences}) =>
         differences.map(({column, here, elsewhere}) => `${column}: ${here} against ${elsewhere}`)),
       labels.isCategory
         ? this.valuesOf("right", signal).then(({values}) => known("Accuracy", values.map((value) => 1 - value), chosen, percent))
@@ -133,15 +136,8 @@ class Selection {
     location.assign("/page/review?kind=selection");
   }
 
-  async save() {
-    try {
-      const response = await this.post("/page/map/export", {ids: this.ids().join(",")}, this.leave.signal);
-      const link = made("a", {href: URL.createObjectURL(await response.blob()), download: "selection.csv"});
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    } catch (error) {
-      if (error.name !== "AbortError") tell(error.message);
-    }
+  save() {
+    save("selection.csv", "/page/map/export", posted({ids: this.ids().join(",")}, this.leave.signal));
   }
 }
 

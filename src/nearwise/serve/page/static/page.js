@@ -2,7 +2,11 @@
 "use strict";
 
 const KEY = "nearwise-key";
-const QUESTION = "nearwise-question";
+const QUESTION = "nearwise-question"; // of the view "Ask", for the map
+const SELECTION = "nearwise-selection"; // ids chosen on the map, for the view "Review"
+const UNREACHABLE = "The service cannot be reached.";
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 function keyHeaders() {
   const key = sessionStorage.getItem(KEY);
@@ -20,12 +24,43 @@ function askForKey() {
   document.getElementById("key").focus();
 }
 
+// A value in JSON, or null.
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch { // written by something else
+    return null;
+  }
+}
+
 function problemIn(status, text) {
   if (status === 401) askForKey();
+  return parsed(text)?.detail ?? `The service answered ${status}.`;
+}
+
+// Response to a request; throws with a message for people.
+async function fetched(path, options = {}) {
+  for (;;) {
+    const headers = {...keyHeaders(), ...(options.headers ?? {})};
+    const response = await fetch(path, {...options, headers}).catch((error) => {
+      throw error.name === "AbortError" ? error : new Error(UNREACHABLE);
+    });
+    if (response.ok) return response;
+    if (response.status !== 504) throw new Error(problemIn(response.status, await response.text()));
+  } // it goes on meanwhile
+}
+
+// Save what a request gives as a file.
+async function save(name, path, options) {
+  tell("");
   try {
-    return JSON.parse(text).detail;
-  } catch { // not a problem of the service; the status says what there is to say
-    return `The service answered ${status}.`;
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await (await fetched(path, options)).blob());
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  } catch (error) {
+    if (error.name !== "AbortError") tell(error.message);
   }
 }
 
@@ -102,7 +137,7 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   busy(event.detail, true);
 });
 document.addEventListener("htmx:afterRequest", (event) => busy(event.detail, false));
-document.addEventListener("htmx:sendError", () => tell("The service cannot be reached."));
+document.addEventListener("htmx:sendError", () => tell(UNREACHABLE));
 document.addEventListener("htmx:timeout", () => tell("The service did not answer in time."));
 document.addEventListener("htmx:responseError", (event) => {
   const {status, responseText} = event.detail.xhr;

@@ -1,19 +1,14 @@
 // The view "Review": addresses of cases, keys, decisions that can be undone, and a file of all.
 "use strict";
 
-const SELECTION = "nearwise-selection"; // ids chosen on the map
 const DECISIONS = "nearwise-decisions"; // versions of the decisions of this tab, newest last
 const REVIEW = "/page/review";
 let isWorking = false; // from a request until its case can take keys
 let isNewPlace = true; // false while the address is that of the browser's history already
 
 function kept(name) {
-  try {
-    const found = JSON.parse(sessionStorage.getItem(name));
-    return Array.isArray(found) ? found : [];
-  } catch { // written by something else
-    return [];
-  }
+  const found = parsed(sessionStorage.getItem(name));
+  return Array.isArray(found) ? found : [];
 }
 
 function go(search, {isNew = true, again = false} = {}) {
@@ -108,7 +103,7 @@ document.addEventListener("click", (event) => {
     go(link.search);
   }
   if (event.target.id === "again") go(location.search, {again: true});
-  if (event.target.id === "export") download();
+  if (event.target.id === "export") save("review.csv", `${REVIEW}/findings.csv`);
 });
 
 document.addEventListener("change", (event) => {
@@ -117,19 +112,6 @@ document.addEventListener("change", (event) => {
   }
   sayChosen();
 });
-
-async function download() {
-  const answer = await fetch(`${REVIEW}/findings.csv`, {headers: keyHeaders()});
-  if (!answer.ok) {
-    tell(problemIn(answer.status, await answer.text()));
-    return;
-  }
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(await answer.blob());
-  link.download = "review.csv";
-  link.click();
-  URL.revokeObjectURL(link.href);
-}
 
 // Path of a request that shows another case, or undefined.
 function changesCase(event) {
@@ -147,8 +129,8 @@ document.addEventListener("htmx:afterRequest", (event) => {
   const path = changesCase(event);
   if (!path || event.detail.successful) return;
   isWorking = false;
-  const undo = document.getElementById("undo");
-  if (path === `${REVIEW}/undo` && undo) note("", undo.elements.version.value);
+  const cannot = [404, 422].includes(event.detail.xhr.status); // no such change, or undone already
+  if (path === `${REVIEW}/undo` && cannot) note("", document.getElementById("undo")?.elements.version.value);
 });
 document.addEventListener("htmx:afterSettle", settled);
 window.addEventListener("popstate", () => go(location.search, {isNew: false}));

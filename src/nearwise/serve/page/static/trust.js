@@ -1,8 +1,6 @@
 // The view "Trust": the slider, the largest share of wrong answers, and the mark on the curve.
 "use strict";
 
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
-
 function sayAt({coverage, risk, threshold}) {
   const text =
     `${percent(coverage)} of the rows are answered, those with a confidence of at least ` +

@@ -262,6 +262,14 @@ def test_a_finger_scrolls_the_page_until_the_map_is_enlarged(browser, table):
         )
         assert page.evaluate("map.view.zoom") == pytest.approx(3)  # 150 pixels for 50
         assert page.evaluate("map.lasso.length") == 0
+    with served(table) as base:
+        page = browser.new_page(has_touch=True)
+        shown(page, base)
+        box = page.locator("#map").bounding_box()
+        x, y = page.evaluate("map.view.toScreen(map.points.x[0], map.points.y[0])")
+        page.touchscreen.tap(box["x"] + x, box["y"] + y)
+        page.wait_for_selector("#map-tip >> text=/: /")  # it stays
+        page.close()
 
 
 def test_colors_follow_the_theme(browser, table):

@@ -56,7 +56,9 @@ function followPointer(map, canvas) {
   };
   canvas.addEventListener("pointerup", lifted);
   canvas.addEventListener("pointercancel", lifted);
-  canvas.addEventListener("pointerleave", () => showTip(map, -1));
+  canvas.addEventListener("pointerleave", (event) => {
+    if (event.pointerType === "mouse") showTip(map, -1); // a finger leaves after each tap
+  });
 
   let noting = 0;
   canvas.addEventListener("wheel", (event) => {
@@ -215,5 +217,4 @@ function followPage(map) {
     map.choose();
   });
   new ResizeObserver(() => map.measure()).observe(el("map-frame"));
-  el("map-rows").setAttribute("hx-ext", "json-form");
 }

@@ -40,9 +40,9 @@ function restoreForm() {
   const wanted = new URLSearchParams(location.search);
   if (isRestored || question().querySelector("input[name=remembered]")) return;
   const features = document.getElementById("features");
+  const given = parsed(wanted.get("given"));
   if (features && wanted.has("features")) features.value = wanted.get("features");
-  else if (wanted.has("given")) {
-    const given = JSON.parse(wanted.get("given"));
+  else if (given) {
     for (const one of fields().filter((field) => field.dataset.column in given)) {
       const text = given[one.dataset.column];
       if (one.tagName !== "SELECT") one.value = text;
@@ -86,8 +86,12 @@ function markAt(svg, value, low, high, kind) {
   svg.append(line);
 }
 
+const hintOf = (field) => field.parentElement.querySelector("[data-hint]");
+
 // Draw the value of a field and its neighbors into its histogram, and say if it is out of range.
 function mark(field, neighbors = null) {
+  const hint = hintOf(field);
+  hint.textContent = hint.dataset.hint;
   const svg = field.parentElement.querySelector(".histogram");
   if (!svg) return;
   const [low, high, least, most] = ["low", "high", "least", "most"].map((name) => Number(field.dataset[name]));
@@ -96,9 +100,8 @@ function mark(field, neighbors = null) {
   svg.querySelectorAll(stale).forEach((one) => one.remove());
   for (const one of neighbors ?? []) markAt(svg, one, low, high, "near");
   if (Number.isFinite(value)) markAt(svg, value, low, high, "own");
-  const hint = document.getElementById(field.getAttribute("aria-describedby"));
   const side = value < least ? "Below" : value > most ? "Above" : "";
-  hint.textContent = side ? `${side} all known rows (${hint.dataset.hint})` : hint.dataset.hint;
+  if (side) hint.textContent = `${side} all known rows (${hint.dataset.hint})`;
   hint.classList.toggle("beyond", side !== "");
 }
 
@@ -161,7 +164,7 @@ document.addEventListener("htmx:responseError", (event) => {
   const field = fields().find((one) => said.startsWith(`${one.dataset.column}: `));
   if (!field) return;
   field.setAttribute("aria-invalid", "true");
-  document.getElementById(field.getAttribute("aria-describedby")).textContent = said;
+  hintOf(field).textContent = said;
   field.focus();
 });
 
@@ -170,7 +173,12 @@ document.addEventListener("click", async (event) => {
   const text =
     event.target.id === "copy-link" ? location.href : event.target.matches(".copy") && event.target.parentElement.nextElementSibling.textContent;
   if (!text) return;
-  await navigator.clipboard.writeText(text);
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // not of https or of this machine, or not allowed
+    tell("The browser does not let this page copy. Select the text and copy it by hand.");
+    return;
+  }
   const before = event.target.textContent;
   event.target.textContent = "Copied";
   setTimeout(() => { event.target.textContent = before; }, 1500);

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor, LiveModel
 from nearwise.serve.keys import make_key, read_keys
 from tests.browser import no_serious_findings
 from tests.estimators.cases import attn_knn
@@ -108,6 +108,41 @@ def test_a_value_beyond_all_rows_or_that_is_no_number_is_said_at_its_field(brows
         page.get_by_role("button", name="Copy curl").click()
         page.wait_for_selector("text=Copied")
         assert "/explain" in page.evaluate("navigator.clipboard.readText()")
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # http
+        page.get_by_role("button", name="Copy Python").click()
+        page.wait_for_selector("#problem >> text=copy it by hand")
+
+
+def test_an_error_at_a_field_without_a_histogram_goes_with_the_next_input(browser, tmp_path):
+    X, _ = small_table(60)
+    model = AttnKNNRegressor(preset="instant", estimator=None, random_state=0)
+    model.fit(X.assign(same=1.0), np.arange(60.0)).save(tmp_path / "m")
+    with served(tmp_path / "m") as base, opened(browser, base) as page:
+        page.expected.append("422")
+        page.goto(f"{base}/page/ask")
+        page.get_by_label("same").fill("abc")
+        page.get_by_role("button", name="Ask", exact=True).click()
+        page.wait_for_selector("text='abc' is not a number")
+        page.get_by_label("same").fill("1")
+        assert page.get_by_text("'abc' is not a number").locator("visible=true").count() == 1
+        page.get_by_role("button", name="Ask", exact=True).click()
+        answered(page)
+        page.get_by_label("Target", exact=True).fill("7")
+        page.get_by_role("button", name="Remember this row").dblclick()
+        page.wait_for_selector("text=Remembered as row 60")
+    assert len(LiveModel(tmp_path / "m").history()) == 1  # once
+
+
+@pytest.mark.parametrize("address", ["ask?row=999999", "ask?row=x", "review?kind=none"])
+def test_a_view_that_cannot_be_shown_leads_to_its_start(browser, table, address):
+    with served(table) as base, opened(browser, base) as page:
+        page.expected += ["404", "422"]
+        page.goto(f"{base}/page/{address}")
+        page.get_by_role("link", name="Start again").click()
+        page.wait_for_selector("#question, #queue")
+        assert page.get_by_text("Start again").count() == 0
+        page.goto(f"{base}/page/ask?given={{")  # cut off
+        page.wait_for_selector("#question")
 
 
 LOOKS = pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])

@@ -40,15 +40,9 @@ async def patiently(service: Service, where: str, work: Callable[[], Response]) 
         return waiting(service, where)
 
 
-def waiting(
-    service: Service,
-    where: str,
-    fields: list[tuple[str, str]] | None = None,
-    target: str = "#answer",
-) -> Response:
+def waiting(service: Service, where: str, fields: list[tuple[str, str]] | None = None) -> Response:
     """Return a part that sends the request again, optionally with form fields."""
-    values = {"where": where, "fields": fields, "target": target, "step": service.getting_ready}
-    return part("waiting.html", None, **values)
+    return part("waiting.html", where=where, fields=fields, step=service.getting_ready)
 
 
 def decided(said: str, version: int, *, can_undo: bool) -> Response:

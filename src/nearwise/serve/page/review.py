@@ -45,7 +45,7 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
             return await service.read(work)
         except TimeoutError:
             fields = [(name, str(value)) for name, value in form.items() if name != "again"]
-            return waiting(service, "/page/review/queue", fields, "#review")
+            return waiting(service, "/page/review/queue", fields)
 
     @write.post("/page/review/decide", include_in_schema=False)
     async def make_decision(request: Request, body: Body) -> Response:

@@ -2,9 +2,9 @@
 
 from importlib.resources import files
 from itertools import chain
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, FastAPI, Query
+from fastapi import APIRouter, FastAPI
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from nearwise.html import STYLE
@@ -37,9 +37,7 @@ def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> Non
         return RedirectResponse("/page/start")
 
     @app.get("/page/{view}", include_in_schema=False)
-    async def shell(
-        view: View, row: Annotated[int | None, Query(ge=0, lt=2**63)] = None
-    ) -> Response:
+    async def shell(view: View, row: str = "") -> Response:
         if view not in views:
             raise ProblemError(404, "The page of numbers has no view of trust: see GET /feedback.")
         scripts = (*_SHARED, *_SCRIPTS.get(view, ()))

@@ -111,8 +111,6 @@ document.addEventListener("htmx:configRequest", (event) => {
       if (name === "off" || name.startsWith("as.")) event.detail.formData.delete(name);
     }
   }
-  const button = event.detail.triggeringEvent?.submitter;
-  if (button?.dataset.label !== undefined) event.detail.formData.set("label", button.dataset.label);
 });
 
 // What was pressed says so itself: the end of a long table may be far below.
@@ -124,11 +122,6 @@ function pressed(detail) {
 function busy(detail, on) {
   const at = pressed(detail);
   if (at.matches("label, button")) at.setAttribute("aria-busy", on);
-  if (on && at.matches("[aria-pressed]")) {
-    for (const one of at.parentElement.querySelectorAll("[aria-pressed]")) {
-      one.setAttribute("aria-pressed", one === at);
-    }
-  }
   document.getElementById("busy").textContent = on ? "Working ..." : "";
 }
 
@@ -137,11 +130,21 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   busy(event.detail, true);
 });
 document.addEventListener("htmx:afterRequest", (event) => busy(event.detail, false));
-document.addEventListener("htmx:sendError", () => tell(UNREACHABLE));
-document.addEventListener("htmx:timeout", () => tell("The service did not answer in time."));
-document.addEventListener("htmx:responseError", (event) => {
-  const {status, responseText} = event.detail.xhr;
-  tell(problemIn(status, responseText));
+
+// What was waited for does not come: a link leads to the view as it is without an address.
+function failed({target}, text) {
+  tell(text);
+  const place = target.matches(".waiting") ? target : target.querySelector(":scope > .waiting");
+  const link = document.createElement("a");
+  [link.href, link.textContent] = [location.pathname, "Start again"];
+  place?.replaceChildren("This could not be shown. ", link);
+}
+
+document.addEventListener("htmx:sendError", ({detail}) => failed(detail, UNREACHABLE));
+document.addEventListener("htmx:timeout", ({detail}) => failed(detail, "The service did not answer in time."));
+document.addEventListener("htmx:responseError", ({detail}) => {
+  const {status, responseText} = detail.xhr;
+  failed(detail, problemIn(status, responseText));
 });
 document.addEventListener("submit", (event) => {
   if (event.target.id !== "key-form") return;

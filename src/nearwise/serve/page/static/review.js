@@ -16,7 +16,7 @@ function go(search, {isNew = true, again = false} = {}) {
   if (values.kind === "selection") values.selection = kept(SELECTION).join(",");
   if (again) values.again = "1";
   isNewPlace = isNew;
-  htmx.ajax("POST", `${REVIEW}/queue`, {source: "#review", target: "#review", values});
+  htmx.ajax("POST", `${REVIEW}/queue`, {source: "#review", values});
 }
 
 // What was decided in this tab can be undone from it, the newest first.

@@ -1,8 +1,10 @@
 """The queue of a review: each case with its evidence, decisions that drop it, and their undo."""
 
 import csv
+import html
 import io
 import re
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pandas as pd
@@ -151,6 +153,20 @@ def test_a_pair_of_labels_and_a_selection_narrow_the_queue(animals):
     assert "selected on the map" in part
     problem(client.post("/page/review/queue", json={"kind": "selection", "selection": "x"}), 422)
     problem(client.post("/page/review/queue", json={"kind": "nothing"}), 422)
+    part = queue(client, kind="label", view="list", page="7")  # decided meanwhile
+    assert "page=" not in re.search(r'data-query="([^"]*)"', part)[1] and 'name="ids"' in part
+
+
+def test_confusions_of_whole_numbers_lead_to_their_rows(asked, tmp_path):
+    y = np.arange(120) % 3
+    X = np.random.default_rng(0).normal(size=(120, 3)) + np.eye(3)[y]
+    model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)
+    model.fit(X, y.astype(float)).save(tmp_path / "float.model")
+    with asked(tmp_path / "float.model") as client:
+        part = html.unescape(client.get("/page/trust/view").text)
+        address, n = re.search(r'href="/page/review\?([^"]+)">(\d+)</a>', part).groups()
+        listed = queue(client, **dict(parse_qsl(address)), view="list")
+        assert listed.count('name="ids"') == int(n) > 0
 
 
 def test_copies_stand_side_by_side_and_are_settled_when_one_is_gone(animals):

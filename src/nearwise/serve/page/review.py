@@ -123,6 +123,8 @@ def _shown(
     fitted, case = version.fitted, queue.shown
     content, rows = None, []
     if _is_list(queue):
+        last = max(len(queue.open) - 1, 0) // _PER_PAGE  # fewer pages than before a decision
+        queue.address = replace(queue.address, page=min(queue.address.page, last))
         first = queue.address.page * _PER_PAGE
         listed = queue.open[first : first + _PER_PAGE]
         there = set(fitted.bank.ids.tolist())

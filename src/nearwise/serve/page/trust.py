@@ -6,7 +6,6 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from nearwise.estimators.inputs.by_text import in_text
 from nearwise.estimators.online.feedback import judged_rows
 from nearwise.serve.answers.measures import risk_points
 from nearwise.serve.page.parts import part, patiently
@@ -56,7 +55,7 @@ def add_trust(read: APIRouter, service: Service) -> None:
 
 def review_of(given: object, suggested: object) -> str:
     """Address of the review of rows with a given label and another predicted class."""
-    pair = Address("label", given=in_text(given), suggested=in_text(suggested))
+    pair = Address("label", given=str(given), suggested=str(suggested))
     return f"/page/review?{pair.query}"
 
 

@@ -34,7 +34,9 @@ function note(made, undone) {
 function sayChosen() {
   const place = document.getElementById("chosen");
   if (!place) return;
-  const n = document.querySelectorAll("#several input[name=ids]:checked").length;
+  const boxes = [...document.querySelectorAll("#several input[name=ids]")];
+  const n = boxes.filter((one) => one.checked).length;
+  document.getElementById("every").checked = n === boxes.length;
   place.textContent = n ? `${n} chosen` : "None chosen";
 }
 

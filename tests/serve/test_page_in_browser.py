@@ -71,6 +71,7 @@ def test_an_answer_is_a_link_with_its_switches_and_back_works(browser, table):
         row = answered(page)
         page.get_by_role("button", name="Next").click()
         page.wait_for_url("**row=4")
+        assert page.evaluate("document.activeElement.id") == "next"  # to be pressed again
         page.go_back()
         page.wait_for_url("**row=3")
         assert answered(page) == row

@@ -125,6 +125,9 @@ def test_rows_chosen_on_the_map_are_decided_at_once(browser, folder, width, sche
         page.goto(f"{base}/page/review?kind=selection&view=list")
         page.get_by_label("All on this page").check()
         assert page.locator("#chosen").inner_text() == "4 chosen"
+        page.locator("input[name=ids]").first.uncheck()
+        assert not page.get_by_label("All on this page").is_checked()
+        page.get_by_label("All on this page").check()
         no_serious_findings(page)
         assert fits(page)
         page.get_by_role("button", name="Remove").click()

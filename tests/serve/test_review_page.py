@@ -174,6 +174,7 @@ def test_copies_stand_side_by_side_and_are_settled_when_one_is_gone(animals):
     part = queue(client, kind="copy", row="20")
     assert 'aria-label="Copies"' in part and "row 17" in part and "All values are the same" in part
     decide(client, 20, "remove", kind="copy")
+    assert "Go on with the other" in queue(client, row="20")  # there is nothing to see of it
     assert "copy" not in counts(queue(client))[2]
     far = queue(client, kind="outlier", row="30")
     assert "times as far as usual" in far and 'aria-label="Nearest rows"' in far

@@ -30,7 +30,7 @@ def add_page(
     `name` is the name of the model; `needs_key` tells whether requests need a key.
     """
     add_shell(app, read, service, name)
-    add_start(read, service, name)
+    add_start(read, service)
     add_ask(read, write, service, needs_key=needs_key)
     add_map(read, service)
     add_review(read, write, service)

@@ -36,7 +36,6 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: b
                 "form.html",
                 form=empty_form(version, chosen),
                 last=fitted.next_id - 1,
-                n_rows=fitted.n_remembered,
                 around=_around(version, chosen),
             )
 

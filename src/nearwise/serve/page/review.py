@@ -122,7 +122,9 @@ def _shown(
     queue, version = _queue_at(service, address, again=again), service.live.now
     fitted, case = version.fitted, queue.shown
     content, rows = None, []
-    if _is_list(queue):
+    address = queue.address
+    is_list = address.view == "list" or (address.kind == "decided" and address.row is None)
+    if is_list:
         last = max(len(queue.open) - 1, 0) // _PER_PAGE  # fewer pages than before a decision
         queue.address = replace(queue.address, page=min(queue.address.page, last))
         first = queue.address.page * _PER_PAGE
@@ -143,7 +145,7 @@ def _shown(
         address=queue.address,
         content=content,
         rows=rows,
-        is_list=_is_list(queue),
+        is_list=is_list,
         per_page=_PER_PAGE,
         n_independent=n_independent,
         n_rows=fitted.n_remembered,
@@ -154,8 +156,3 @@ def _shown(
         left_out=fitted.predictor.encoder.left_out,
         made=made or Made(),
     )
-
-
-def _is_list(queue: Queue) -> bool:
-    address = queue.address
-    return address.view == "list" or (address.kind == "decided" and address.row is None)

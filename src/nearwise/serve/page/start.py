@@ -1,11 +1,9 @@
 """Start page: what the model is, how good it is, and three things to look at."""
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from nearwise.html.numbers import number, percent
+from nearwise.html.numbers import percent
 from nearwise.serve import classes
 from nearwise.serve.page.parts import part, patiently
 from nearwise.serve.page.queue import Address
@@ -13,22 +11,17 @@ from nearwise.serve.page.trust import review_of
 from nearwise.serve.service import Service
 
 
-def add_start(read: APIRouter, service: Service, name: str) -> None:
+def add_start(read: APIRouter, service: Service) -> None:
     """Add the summary, the quality of the answers, and the things to look at."""
 
     @read.get("/page/start/view", include_in_schema=False)
     async def view() -> Response:
         version = service.live.now
         fitted, encoder = version.fitted, version.fitted.predictor.encoder
-        of_classes = service.task is classes
-        targets = None if of_classes else fitted.numbers
         return part(
             "start.html",
-            name=name,
-            target=fitted.target_name,
-            counts=_by_size(fitted) if of_classes else None,
-            ends=None if targets is None else (number(targets.min()), number(targets.max())),
-            n_rows=fitted.n_remembered,
+            fitted=fitted,
+            of_classes=service.task is classes,
             n_columns=None if encoder.kind == "images" else len(encoder.columns),
             n_left_out=len(encoder.left_out),
             n_changes=version.number,
@@ -52,12 +45,6 @@ def add_start(read: APIRouter, service: Service, name: str) -> None:
             return part("look.html", things=_things(service))
 
         return await patiently(service, "/page/start/look", work)
-
-
-def _by_size(fitted: Any) -> list[tuple[Any, int]]:
-    """Classes with their rows, the largest first."""
-    counts = zip(fitted.classes.tolist(), fitted.rows_per_class.tolist(), strict=True)
-    return sorted(counts, key=lambda one: -one[1])
 
 
 def _things(service: Service) -> list[dict[str, str]]:

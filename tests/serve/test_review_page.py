@@ -261,3 +261,21 @@ def test_labels_that_a_spreadsheet_would_run_are_written_as_text(asked, tmp_path
         there = set(live.now.fitted.bank.ids.tolist())
         text = written(Queue(reviewed, decided_in(live.history()), there, Address()))
         assert "'=cmd" in text and ",=cmd" not in text
+
+
+def test_classes_that_are_numbers_are_reviewed_as_classes(asked, tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 2)), np.arange(80) % 2 + 1.0
+    X[:, 0] += 2 * y
+    y[:3] = 3 - y[:3]
+    AttnKNNClassifier(preset="instant", estimator=None).fit(X, y).save(tmp_path / "floats.model")
+    with asked(tmp_path / "floats.model") as client:
+        row, claim = shown(queue(client, kind="label"))
+        assert re.match(r"labeled [12]\.0; the model says [12]\.0, ", claim)
+        assert "For 1.0" in (part := queue(client, row=str(row))) and "For 2.0" in part
+        links = re.findall(r'href="/page/review\?([^"]*)"', client.get("/page/trust/view").text)
+        pairs = [dict(parse_qsl(html.unescape(one))) for one in links]
+        assert any(counts(queue(client, **pair))[1] and "id=\"case\"" in queue(client, **pair)
+                   for pair in pairs if "given" in pair)  # fmt: skip
+        decide(client, row, "accept")
+        assert label_of(client, row) in (1.0, 2.0)

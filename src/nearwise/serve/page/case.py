@@ -79,7 +79,7 @@ def case_content(version: Version, queue: Queue, case: Case) -> CaseContent:
     if suggested is not None and (suggested == row.label or (of_numbers and case.kind != "label")):
         suggested = None
     explanation = explain_left_out(fitted, case.id, _N_SOUGHT)
-    support, against = _chosen(explanation, row.label, suggested)
+    support, against = _chosen(explanation, row.label, suggested, of_numbers=of_numbers)
     encoder = fitted.predictor.encoder
     is_image, nameless = encoder.kind == "images", are_positions(list(row.row))
     shown = replace(support, neighbors=[*support.neighbors, *against.neighbors])
@@ -101,7 +101,7 @@ def case_content(version: Version, queue: Queue, case: Case) -> CaseContent:
         is_embedding=nameless,
         sides=[
             Side(title, replace(card, neighbors=part))
-            for title, part in zip(_titles(row.label, suggested), parts, strict=False)
+            for title, part in zip(_titles(row.label, suggested, of_numbers), parts, strict=False)
             if suggested is not None or not beside
         ],
         n_neighbors=len(explanation.neighbors),
@@ -147,15 +147,14 @@ def _rounded(value: float) -> str:
     return number(float(f"{value:.4g}"))
 
 
-def _titles(label: Any, suggested: Any) -> list[str]:
+def _titles(label: Any, suggested: Any, of_numbers: bool) -> list[str]:
     if suggested is None:
         return ["Neighbors"]
-    of_numbers = isinstance(label, float)
     each = (_rounded(one) if of_numbers else str(one) for one in (label, suggested))
     return [f"{'Nearer to' if of_numbers else 'For'} {one}" for one in each]
 
 
-def _chosen(explanation: Any, label: Any, suggested: Any) -> tuple[Any, Any]:
+def _chosen(explanation: Any, label: Any, suggested: Any, *, of_numbers: bool) -> tuple[Any, Any]:
     """Return the explanation with neighbors for the present label, and for the suggested one.
 
     Targets count for the nearer of both. Without a suggestion all neighbors are in the first.
@@ -163,7 +162,7 @@ def _chosen(explanation: Any, label: Any, suggested: Any) -> tuple[Any, Any]:
     near, none = explanation.neighbors, replace(explanation, neighbors=[])
     if suggested is None:
         return replace(explanation, neighbors=near[: 2 * _N_SHOWN]), none
-    if isinstance(label, float):
+    if of_numbers:
         middle = (label + suggested) / 2
         support = [one for one in near if (one.target > middle) == (label > middle)]
         against = [one for one in near if (one.target > middle) != (label > middle)]

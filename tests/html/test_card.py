@@ -4,6 +4,7 @@ import re
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from nearwise.html import environment, make_card, neighbor_table
@@ -91,6 +92,14 @@ def test_explanations_are_a_list_with_a_short_display_and_a_table(explained):
     assert some._repr_html_().count('class="card"') == 3
     assert "The first 10 of 20" in explained._repr_html_()
     assert explained[:0].to_frame().empty
+
+
+def test_a_column_named_row_keeps_its_values_beside_the_position():
+    rng = np.random.default_rng(0)
+    X, y = pd.DataFrame({"row": rng.normal(size=40), "b": rng.normal(size=40)}), np.arange(40) % 2
+    found = fitted(X, y).explain(X[:2], 3).to_frame()
+    assert found["row"].tolist() == [0] * 3 + [1] * 3
+    assert found["row (column)"].tolist() == X["row"].to_numpy()[found["id"]].tolist()
 
 
 def test_a_printed_explanation_is_a_line_per_neighbor(explained):

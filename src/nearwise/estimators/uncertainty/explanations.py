@@ -2,6 +2,7 @@
 
 from typing import Any, TypeVar, overload
 
+import numpy as np
 import pandas as pd
 
 E = TypeVar("E", bound=Any)  # Explanation or NumberExplanation
@@ -38,6 +39,7 @@ class Explanations(list[E]):
         frames = [one.to_frame() for one in self]
         if not frames:
             return pd.DataFrame(columns=["row"])
-        numbered = [frame.assign(row=at) for at, frame in enumerate(frames)]
-        found = pd.concat(numbered, ignore_index=True)
-        return found[["row", *(name for name in found if name != "row")]]
+        rows = np.repeat(np.arange(len(frames)), list(map(len, frames)))
+        found = pd.concat(frames, ignore_index=True).rename(columns={"row": "row (column)"})
+        found.insert(0, "row", rows)
+        return found

@@ -59,6 +59,10 @@ def test_it_comes_with_rows_and_neighbors_and_is_added(kind, asked, tmp_path):
         holds(described, "post", "/explain", why)
         shown = {one["id"]: one.get("show") for one in why.json()["predictions"][0]["neighbors"]}
         assert shown[0] == "a text" and shown[30] == "new" and shown[32] == "new"
+        found = client.get("/review")
+        holds(described, "get", "/review", found)
+        shows = {one["id"]: one.get("show") for one in found.json()["findings"]}
+        assert {shows.get(row) for row in (0, 30)} == {"a text", "new"}  # copies
         said = problem(client.post("/rows", json=new | {"show": ["one"]}), 422)
         assert "2 rows have 1 in show; give one each" in said
         assert problem(client.post("/rows", json=new | {"show": [1, None]}), 422)

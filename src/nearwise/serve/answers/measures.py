@@ -11,7 +11,7 @@ from nearwise.estimators.live import Version
 from nearwise.estimators.noise.findings import KINDS, IssueKind
 from nearwise.estimators.settings import Settings
 from nearwise.estimators.uncertainty.trust import Trust as Measured
-from nearwise.serve.answers import Answer, Label, Versioned
+from nearwise.serve.answers import SHOW, Answer, Label, Versioned
 from nearwise.serve.bodies import Form
 from nearwise.serve.rows import form_of
 
@@ -134,6 +134,7 @@ class Finding(Answer):
         description="Related rows, at most 500: neighbors, copies, members of the group."
     )
     what: str = Field(description="What was found.")
+    show: str = SHOW
 
 
 class FindingCounts(RootModel[dict[IssueKind, int]]):
@@ -162,8 +163,9 @@ class Review(Versioned):
 def review_page(found: Any, kind: str, offset: int, limit: int) -> dict[str, Any]:
     """Select a page of the findings of one kind, or of all."""
     of_kind = found if kind == "all" else found[found["kind"] == kind]
+    listed = of_kind[offset : offset + limit].to_dict("records")
     return {
-        "findings": of_kind[offset : offset + limit].to_dict("records"),
+        "findings": [{n: one[n] for n in one if n != "show" or one[n]} for one in listed],
         "n_findings": len(of_kind),
         "counts": {one: int((found["kind"] == one).sum()) for one in KINDS},
     }

@@ -14,6 +14,8 @@ from nearwise import review
 from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
 from nearwise.serve.page.decisions import written
 from nearwise.serve.page.queue import Address, Queue, decided_in
+from tests.estimators.cases import attn_knn
+from tests.estimators.image_cases import BRIEF, patches
 from tests.serve.conftest import problem
 
 NAMES = ["cat", "dog", "owl"]
@@ -279,3 +281,15 @@ def test_classes_that_are_numbers_are_reviewed_as_classes(asked, tmp_path):
                    for pair in pairs if "given" in pair)  # fmt: skip
         decide(client, row, "accept")
         assert label_of(client, row) in (1.0, 2.0)
+
+
+def test_a_memory_without_calibration_rows_is_reviewed(asked, tmp_path):
+    images, labels = patches(100)
+    model = attn_knn(**BRIEF).fit(images, labels)
+    model.remove(np.flatnonzero(model.fitted_.predictor.judged))
+    model.save(tmp_path / "learned.model")
+    with asked(tmp_path / "learned.model") as client:
+        found = client.get("/review").json()["expected_wrong"]
+        assert [found[name] for name in ("number", "low", "high")] == [0, 0, found["n_rows"]]
+        assert client.get("/page/start/look").status_code == 200
+        assert f"(0 to {found['n_rows']})" in queue(client)

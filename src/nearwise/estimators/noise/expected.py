@@ -72,6 +72,7 @@ def wrong_share(proba: np.ndarray, labels: np.ndarray) -> tuple[float, tuple[flo
     rows predicted as each class: too high if classes overlap even there. The second is the share
     beyond class overlap, see `_beyond_overlap`: too low if predictions have learned the mistakes.
     The interval reaches from the lowest end of both intervals to the upper end of the first.
+    Without rows nothing is known: 0, from 0 to 1.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ def wrong_share(proba: np.ndarray, labels: np.ndarray) -> tuple[float, tuple[flo
     lowest = float(beta.ppf(tail, wrong, n_rows - wrong + 1)) if wrong else 0.0
     highest = float(beta.ppf(1 - tail, wrong + 1, n_rows - wrong)) if wrong < n_rows else 1.0
     beyond, low = _beyond_overlap(proba, labels, surest)
-    return (wrong / n_rows + beyond) / 2, (min(lowest, low), highest)
+    return (wrong / max(n_rows, 1) + beyond) / 2, (min(lowest, low), highest)
 
 
 def _surest(proba: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from nearwise.estimators.online.feedback import known_rows
 from nearwise.html.numbers import percent
 from nearwise.serve import classes
 from nearwise.serve.page.parts import part, patiently
@@ -49,7 +50,7 @@ def add_start(read: APIRouter, service: Service) -> None:
 
 def _things(service: Service) -> list[dict[str, str]]:
     """Three things to look at: each has a title, a sentence, and a link."""
-    _, found = service.findings()
+    version, found = service.findings()
     expected = service.expected_wrong()
     of_kind = {kind: found[found["kind"] == kind] for kind in ("label", "outlier", "group")}
     things = []
@@ -63,7 +64,7 @@ def _things(service: Service) -> list[dict[str, str]]:
                 "label",
             )
         )
-    if service.task is classes:
+    if service.task is classes and len(known_rows(version.fitted).labels):
         _, trust = service.trust()
         for one in trust.confused(1).to_dict("records"):
             which = f"{_counted(one['rows'], 'row')} labeled {one['given']}"

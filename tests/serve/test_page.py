@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearwise import review
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
 from nearwise.html.numbers import percent
 from nearwise.serve.keys import make_key, read_keys
 from nearwise.serve.page.asking import answer as page_answer
@@ -178,7 +178,8 @@ def test_models_of_arrays_are_asked_by_their_columns_too(asked, saved):
         assert client.post("/page/ask/answer", json=form).status_code == 200
 
 
-def test_any_remembered_row_can_be_asked_whatever_its_columns_hold(asked, tmp_path):
+@pytest.mark.parametrize("kind", [AttnKNNClassifier, AttnKNNRegressor])
+def test_any_remembered_row_can_be_asked_whatever_its_columns_hold(kind, asked, tmp_path):
     rng = np.random.default_rng(0)
     n = 90
     frame = pd.DataFrame(rng.normal(size=(n, 70)).round(3)).add_prefix("number ")
@@ -186,10 +187,17 @@ def test_any_remembered_row_can_be_asked_whatever_its_columns_hold(asked, tmp_pa
     frame["flag"] = rng.random(n) < 0.5
     frame["when"] = pd.date_range("2024-01-01", periods=n, freq="D")
     frame["city"] = [f"city {i}" for i in rng.permutation(n)]
+    frame["comma"] = [f"{value:.2f}".replace(".", ",") for value in rng.normal(size=n)]
+    frame["price"] = [f"${value:.2f}" for value in rng.uniform(1, 99, n)]
+    frame["gaps"] = np.where(rng.random(n) < 0.2, "?", rng.normal(size=n).round(2).astype(str))
+    frame["took"] = pd.to_timedelta(rng.integers(1, 9000, n), unit="min")
     y = np.where(frame["flag"], 'it\'s "so"', "<b>not</b>")
-    model = AttnKNNClassifier(preset="instant", columns={"city": "category"}, random_state=0)
+    if kind is AttnKNNRegressor:
+        y = frame["number 0"].fillna(0)
+    model = kind(preset="instant", columns={"city": "category"}, random_state=0)
     model.fit(frame, y).save(tmp_path / "wide.model")
     with asked(tmp_path / "wide.model") as client:
+        assert "nan to nan" not in client.get("/page/ask/form").text
         for row in range(0, n, 9):
             form = question(client, row)
             answer = client.post("/page/ask/answer", json=form)

@@ -9,7 +9,6 @@ import torch
 
 from nearwise.estimators.inputs.by_text import in_text
 from nearwise.estimators.inputs.dates import DateColumn
-from nearwise.estimators.inputs.table import as_frame
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel
 from nearwise.estimators.noise.label_issues import unseen_proba
 from nearwise.estimators.noise.noisy_labels import NoisyLabels
@@ -122,14 +121,8 @@ def column_values(model: FittedModel, name: str, positions: np.ndarray) -> MapVa
     columns = [] if encoder.kind == "images" else encoder.columns
     if name not in columns:
         raise ValueError(f"The model has no column {name[:80]!r}.")
-    frame = as_frame(model.rows_at(positions)).reset_index(drop=True)
-    frame.columns = pd.Index(columns, dtype=object)
-    column = encoder.in_numbers(frame)[name]
-    kind = encoder.kinds[name]
+    column, kind = encoder.with_floats(model.rows_at(positions))[name], encoder.kinds[name]
     if kind == "number" or (kind == "left out" and _is_measured(column)):
-        if name in encoder.durations:
-            at = encoder.numeric.index(name)
-            return MapValues("number", encoder.transform(model.rows_at(positions)).numbers[:, at])
         return MapValues("number", pd.to_numeric(column, errors="coerce").to_numpy(dtype=float))
     if kind == "date":
         date = DateColumn(**encoder.dates[name])

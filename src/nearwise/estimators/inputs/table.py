@@ -381,14 +381,17 @@ class TableEncoder:
         parts = [
             DateColumn(**self.dates[name]).numbers(frame[name], name)
             if self.kinds[name] == "date"
-            else _days(frame[name], name)
-            if name in self.durations or _holds_durations(frame[name])
-            else _as_floats(frame[name], name, self.gap_words.get(name, ()))
+            else self._floats(frame[name], name)
             for name in map(str, numbers)
         ]
         columns = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
         _refuse_huge(columns, self.numeric, _LARGEST)
         return columns
+
+    def _floats(self, column: pd.Series, name: str) -> np.ndarray:
+        if name in self.durations or _holds_durations(column):
+            return _days(column, name)
+        return _as_floats(column, name, self.gap_words.get(name, ()))
 
     def _checked(self, numbers: np.ndarray) -> np.ndarray:
         """Raise ValueError, with the column's name, for infinity and numbers beyond float32."""
@@ -485,6 +488,12 @@ class TableEncoder:
     def frame(self, X: Any, names: np.ndarray | None = None) -> pd.DataFrame:
         """Rows as a DataFrame."""
         return X if isinstance(X, pd.DataFrame) else pd.DataFrame(X, columns=self.columns)
+
+    def with_floats(self, X: Any) -> pd.DataFrame:
+        """Rows as a table with floats in columns of numbers, NaN for gaps; durations in days."""
+        frame = self.in_numbers(self.frame(X).set_axis(self.columns, axis=1))
+        used = [name for name in self.columns if self.kinds[name] == "number"]
+        return frame.assign(**{name: self._floats(frame[name], name) for name in used})
 
     def described(self, X: Any, names: np.ndarray | None = None) -> list[dict[str, Any]]:
         """Each row as a dict of column name to value, in Python types."""

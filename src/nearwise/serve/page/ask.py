@@ -14,7 +14,7 @@ from nearwise.memory import Change
 from nearwise.serve import classes
 from nearwise.serve.page import asking
 from nearwise.serve.page.asking import answer, several
-from nearwise.serve.page.forms import empty_form, numbers_of_neighbors
+from nearwise.serve.page.forms import form_of, numbers_of_neighbors
 from nearwise.serve.page.parts import Body, decided, part, waiting
 from nearwise.serve.page.snippets import snippets
 from nearwise.serve.service import Service
@@ -34,7 +34,7 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: b
             chosen = fitted.draw_id(np.random.default_rng()) if draw else row
             return part(
                 "form.html",
-                form=empty_form(version, chosen),
+                form=form_of(version).content(chosen),
                 last=fitted.next_id - 1,
                 around=_around(version, chosen),
             )

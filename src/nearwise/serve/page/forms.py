@@ -16,6 +16,7 @@ from nearwise.names import are_positions
 from nearwise.serve.bodies import Rows
 from nearwise.serve.problems import ProblemError
 from nearwise.serve.rows import rows_for
+from nearwise.serve.what_if import remembered_rows
 
 Form = dict[str, str | list[str]]
 _MOST_CHOICES = 30  # categories in a plain list; more get a search field
@@ -81,14 +82,6 @@ class FormContent:
     picture: Any
 
 
-def empty_form(version: Version, remembered: int | None) -> FormContent:
-    """Make the form, filled with a remembered row if an id is given."""
-    values: dict[str, Any] = {}
-    if remembered is not None:
-        values = version.fitted.look_up([remembered])[0].row  # UnknownIdError becomes 404
-    return form_of(version).content(remembered, values)
-
-
 class _TableForm:
     """A form with a field for each column that the model uses."""
 
@@ -96,12 +89,17 @@ class _TableForm:
         self.version = version
         self.encoder: Any = version.fitted.predictor.encoder
 
-    def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
-        """Make the form, filled with the values of a remembered row if given."""
+    def content(self, remembered: int | None) -> FormContent:
+        """Make the form, filled with a remembered row if an id is given."""
+        encoder, values = self.encoder, dict[str, Any]()
+        if remembered is not None:
+            row = encoder.with_floats(remembered_rows(self.version, remembered))
+            (values,) = encoder.described(row)
+        known = encoder.with_floats(self.version.fitted.rows)
         fields = [
-            _field(self.version, self.encoder, name, values.get(name))
-            for name in self.encoder.columns
-            if name not in self.encoder.left_out
+            _field(self.version, name, known[name], values.get(name))
+            for name in encoder.columns
+            if name not in encoder.left_out
         ]
         return FormContent("table", fields, "", remembered, None)
 
@@ -126,8 +124,10 @@ class _TableForm:
 class _EmbeddingForm(_TableForm):
     """Form for many unnamed numbers, as one list."""
 
-    def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
-        text = ", ".join(repr(values[name]) for name in self.encoder.columns) if values else ""
+    def content(self, remembered: int | None) -> FormContent:
+        text = ""
+        if remembered is not None:
+            text = ", ".join(map(repr, remembered_rows(self.version, remembered)[0].tolist()))
         return FormContent("embedding", [], text, remembered, None)
 
     def rows(self, form: Form, remembered: int | None) -> Any:
@@ -144,13 +144,14 @@ class _EmbeddingForm(_TableForm):
 class _ImageForm(_TableForm):
     """A form for an image."""
 
-    def content(self, remembered: int | None, values: dict[str, Any]) -> FormContent:
-        return FormContent("image", [], "", remembered, values.get("image"))
+    def content(self, remembered: int | None) -> FormContent:
+        picture = None if remembered is None else remembered_rows(self.version, remembered)[0]
+        return FormContent("image", [], "", remembered, picture)
 
     def rows(self, form: Form, remembered: int | None) -> Any:
         text = str(form.get("image", ""))
         if not text and remembered is not None:
-            return self.version.fitted.look_up([remembered])[0].row["image"][None]
+            return remembered_rows(self.version, remembered)
         if not text:
             raise ProblemError(422, "There is no image yet. Choose one, or a remembered row.")
         return rows_for(self.version, Rows(images=[text.rpartition(",")[2]], resize=True))
@@ -173,36 +174,30 @@ def numbers_of_neighbors(version: Version, neighbors: list[Any]) -> dict[str, li
     encoder: Any = version.fitted.predictor.encoder
     if encoder.kind == "images" or are_positions(encoder.columns):
         return {}
-    found = {}
-    for name in encoder.columns:
-        if encoder.kinds[name] == "number":
-            cells = pd.to_numeric(pd.Series([one.row[name] for one in neighbors]), errors="coerce")
-            found[name] = cells.dropna().astype(float).tolist()
-    return found
+    rows = encoder.with_floats(
+        pd.DataFrame([one.row for one in neighbors], columns=encoder.columns)
+    )
+    used = (name for name in encoder.columns if encoder.kinds[name] == "number")
+    return {name: rows[name].dropna().tolist() for name in used}
 
 
-def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Field:
-    kind = encoder.kinds[name]
-    missing = is_missing(value)
+def _field(version: Version, name: str, column: pd.Series, value: Any) -> Field:
+    encoder: Any = version.fitted.predictor.encoder
+    kind, text = encoder.kinds[name], "" if is_missing(value) else in_text(value)
     if kind == "category":
         options = encoder.categories[name]
         texts, hint = list(map(in_text, options)), f"{len(options)} values"
-        text = "" if missing else in_text(value)
         if len(options) > _MOST_CHOICES:
             return Field(name, kind, f"{hint}; type to search", text, texts[:_MOST_LISTED], True)
         chosen = str(texts.index(text)) if text in texts else ""
         return Field(name, kind, hint, chosen, texts)
-    shown = "" if missing else str(int(value) if isinstance(value, bool) else value)
-    rows = version.fitted.rows
-    is_frame = isinstance(rows, pd.DataFrame)
-    column = rows[name] if is_frame else pd.Series(rows[:, encoder.columns.index(name)])
     if kind == "number":
-        given = pd.to_numeric(column, errors="coerce").astype(float)
         about = "" if version.fitted.holds_memory else "about "
-        ends = f"{about}{given.min():.6g} to {given.max():.6g}, median {given.median():.6g}"
-        return Field(name, kind, ends, shown, [], histogram=Histogram.of(given.to_numpy()))
+        ends = f"{about}{column.min():.6g} to {column.max():.6g}, median {column.median():.6g}"
+        ends += " days" * (name in encoder.durations)
+        return Field(name, kind, ends, text, [], histogram=Histogram.of(column.to_numpy()))
     found = column.dropna()
-    return Field(name, kind, f"such as {found.iloc[0]}" if len(found) else "", shown, [])
+    return Field(name, kind, f"such as {found.iloc[0]}" if len(found) else "", text, [])
 
 
 def _cell(encoder: TableEncoder, name: str, typed: str) -> Any:

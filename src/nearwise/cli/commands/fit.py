@@ -3,7 +3,7 @@
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,9 +18,6 @@ from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import read_to_learn
 from nearwise.cli.rows.targets import estimator_for
 from nearwise.interrupts import watch_interrupt
-
-if TYPE_CHECKING:
-    pass
 
 
 @reported

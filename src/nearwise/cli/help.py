@@ -7,13 +7,26 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from nearwise.cli.options import ACCESS, ADDRESS, DATA, IMAGES, LIMITS, MODEL, OUTPUT, RUN, TRUST
-
 _WIDEST = 110  # characters of a line of help
 _NAMES = 26  # characters for the names of options; a longer one gets a line of its own
-_ARGUMENTS = "Arguments"
-_ORDER = (_ARGUMENTS, DATA, IMAGES, MODEL, OUTPUT, TRUST, ADDRESS, ACCESS, LIMITS)
-_PANEL = "rich_help_panel"
+_PANEL = "rich_help_panel"  # of commands, and of options that are not named here
+_ARGUMENTS, _RUN = "Arguments", "Run"
+# Names of the options in each panel; options of plugins with other names are in the last one.
+OPTIONS = {
+    "Data": "target task drop keep category number date keep_words weight groups time_column show "
+    "skip_unlabelled header ids rows new_only new_classes",
+    "Images": "image_size color skip_damaged resize",
+    "Model": "preset estimator embedder epochs n_neighbors cv label_noise class_prior noise judge "
+    "store space trusted capacity eviction refresh follow",
+    "Output": "out overwrite proba explain neighbors output quantiles copy form json_file report "
+    "whole top scores as_json",
+    "Trust": "coverage max_risk sets confidence novelty resamples",
+    "Address": "host port no_page",
+    "Access": "keys allow_host allow_origin read_only scope",
+    "Limits": "max_queue max_rows max_body deadline",
+    _RUN: "seed resume verbose quiet key forget_classes accept_lost_changes",
+}
+_PANEL_OF = {name: panel for panel, names in OPTIONS.items() for name in names.split()}
 
 
 class Command(TyperCommand):
@@ -63,14 +76,16 @@ def _panels(command: Any, ctx: Any) -> dict[str, _Entries]:
     for param in command.get_params(ctx):
         if (record := param.get_help_record(ctx)) is not None:  # None: hidden
             is_argument = param.param_type_name == "argument"
-            panel = _ARGUMENTS if is_argument else getattr(param, _PANEL, None) or RUN
+            own = getattr(param, _PANEL, None) or _PANEL_OF.get(param.name, _RUN)
+            panel = _ARGUMENTS if is_argument else own
             found.setdefault(panel, []).append(_described(param, *record, is_argument=is_argument))
     return dict(sorted(found.items(), key=lambda panel: _rank(panel[0])))
 
 
-def _rank(panel: str) -> int:
-    """Rank of a panel: arguments first, the run last."""
-    return len(_ORDER) + 1 if panel == RUN else [*_ORDER, panel].index(panel)
+def _rank(panel: str) -> float:
+    """Rank of a panel: arguments first, those of plugins before the run."""
+    order = [_ARGUMENTS, *OPTIONS]
+    return order.index(panel) if panel in order else order.index(_RUN) - 0.5
 
 
 def _described(param: Any, name: str, said: str, *, is_argument: bool) -> tuple[Text, Text]:

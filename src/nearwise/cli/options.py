@@ -7,10 +7,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-# Panels of the help
-DATA, IMAGES, MODEL, OUTPUT, TRUST, RUN = "Data", "Images", "Model", "Output", "Trust", "Run"
-ADDRESS, ACCESS, LIMITS = "Address", "Access", "Limits"
-
 DataArgument = Annotated[
     str,
     typer.Argument(
@@ -30,36 +26,22 @@ RowsArgument = Annotated[
 TargetOption = Annotated[
     str | None,
     typer.Option(
-        "--target",
-        "-t",
-        metavar="COLUMN",
-        help="Tables: column of labels or numbers to predict.",
-        rich_help_panel=DATA,
+        "--target", "-t", metavar="COLUMN", help="Tables: column of labels or numbers to predict."
     ),
 ]
 TaskOption = Annotated[
     Literal["auto", "classification", "regression"],
     typer.Option(
         help="Predict classes (classification) or numbers (regression). auto decides by the target "
-        "column and prints its choice.",
-        rich_help_panel=DATA,
+        "column and prints its choice."
     ),
 ]
 KnownTargetOption = Annotated[
     str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="COLUMN",
-        help="Default: the target in training.",
-        rich_help_panel=DATA,
-    ),
+    typer.Option("--target", "-t", metavar="COLUMN", help="Default: the target in training."),
 ]
 SkipUnlabelledOption = Annotated[
-    bool,
-    typer.Option(
-        "--skip-unlabelled", help="Tables: leave out rows without a label.", rich_help_panel=DATA
-    ),
+    bool, typer.Option("--skip-unlabelled", help="Tables: leave out rows without a label.")
 ]
 HeaderOption = Annotated[
     bool | None,
@@ -67,7 +49,6 @@ HeaderOption = Annotated[
         "--header/--no-header",
         help="Tables: whether the first line holds column names. With --no-header the columns are "
         "named 0, 1, 2, ... By default, a first line that looks like data is an error.",
-        rich_help_panel=DATA,
     ),
 ]
 ModelArgument = Annotated[
@@ -80,30 +61,20 @@ StoreOption = Annotated[
         metavar="URI",
         help="Where MODEL's training rows are, if 'nearwise move' put them outside its folder. "
         "Only this place is opened, with your user name and settings.",
-        rich_help_panel=MODEL,
     ),
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.", rich_help_panel=RUN)
-]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 CopyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--copy",
-        metavar="COLUMN",
-        help="Copy a column of DATA, such as an id. May be repeated.",
-        rich_help_panel=OUTPUT,
+        "--copy", metavar="COLUMN", help="Copy a column of DATA, such as an id. May be repeated."
     ),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def _names(help_text: str) -> Any:
-    return typer.Option(
-        metavar="COLUMN", help=f"{help_text}. May be repeated.", rich_help_panel=DATA
-    )
+    return typer.Option(metavar="COLUMN", help=f"{help_text}. May be repeated.")
 
 
 DropOption = Annotated[list[str] | None, _names("Leave out a column, such as an id")]
@@ -113,7 +84,6 @@ ShowOption = Annotated[
         metavar="COLUMN",
         help="Column of image files, URLs or texts to show with each row. It is no feature. "
         "In an npz: name of an array of text.",
-        rich_help_panel=DATA,
     ),
 ]
 KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
@@ -134,7 +104,6 @@ DateOption = Annotated[
         metavar="COLUMN[=FORMAT]",
         help="Read a column of text as dates, or stop with the reason. FORMAT, if needed, is "
         "like %d-%m-%y. May be repeated.",
-        rich_help_panel=DATA,
     ),
 ]
 ImageSizeOption = Annotated[
@@ -144,26 +113,17 @@ ImageSizeOption = Annotated[
         metavar="SIDE|HxW",
         help="Images: resize all to this size in pixels, height first. The aspect ratio is "
         "not kept.",
-        rich_help_panel=IMAGES,
     ),
 ]
 ColorOption = Annotated[
     Literal["grey", "rgb"] | None,
-    typer.Option(
-        "--color", help="Images: convert all to greyscale or to colour.", rich_help_panel=IMAGES
-    ),
+    typer.Option("--color", help="Images: convert all to greyscale or to colour."),
 ]
 SkipDamagedOption = Annotated[
-    bool,
-    typer.Option(
-        "--skip-damaged",
-        help="Images: leave out unreadable files, and name them.",
-        rich_help_panel=IMAGES,
-    ),
+    bool, typer.Option("--skip-damaged", help="Images: leave out unreadable files, and name them.")
 ]
 ResizeOption = Annotated[
-    bool,
-    typer.Option("--resize", help="Images: resize them to MODEL's size.", rich_help_panel=IMAGES),
+    bool, typer.Option("--resize", help="Images: resize them to MODEL's size.")
 ]
 CoverageOption = Annotated[
     float | None,
@@ -171,7 +131,6 @@ CoverageOption = Annotated[
         metavar="SHARE",
         help="Accept only the most confident predictions: this share of all rows (0.8: four in "
         "five).",
-        rich_help_panel=TRUST,
     ),
 ]
 RiskOption = Annotated[
@@ -180,7 +139,6 @@ RiskOption = Annotated[
         metavar="SHARE",
         help="Accept as many predictions as possible with at most this share of wrong ones "
         "(0.02: one in fifty). Not with --coverage.",
-        rich_help_panel=TRUST,
     ),
 ]
 ConfidenceOption = Annotated[
@@ -189,21 +147,16 @@ ConfidenceOption = Annotated[
         metavar="LEVEL",
         help="Confidence of prediction sets and intervals (default 0.9: nine in ten hold the true "
         "class or number). Also of the bound on the share of wrong predictions (default 0.95).",
-        rich_help_panel=TRUST,
     ),
 ]
 IdsArgument = Annotated[
     str,
     typer.Argument(
-        metavar="IDS",
-        help="Row ids, as 'nearwise predict --explain' shows them: 0-4 or 0,2,7.",
+        metavar="IDS", help="Row ids, as 'nearwise predict --explain' shows them: 0-4 or 0,2,7."
     ),
 ]
 ForgetOption = Annotated[
-    bool,
-    typer.Option(
-        "--forget-classes", help="Allow that a class loses its last row.", rich_help_panel=RUN
-    ),
+    bool, typer.Option("--forget-classes", help="Allow that a class loses its last row.")
 ]
 KeyOption = Annotated[
     str | None,
@@ -211,7 +164,6 @@ KeyOption = Annotated[
         "--key",
         metavar="TEXT",
         help="Idempotency key: a repeated request with this key is ignored.",
-        rich_help_panel=RUN,
     ),
 ]
 

@@ -33,13 +33,7 @@ def add(
     target: options.KnownTargetOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FOLDER",
-            help="Write here instead of changing MODEL.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option("--out", "-o", metavar="FOLDER", help="Write here instead of changing MODEL."),
     ] = None,
     capacity: Annotated[
         int | None,
@@ -47,7 +41,6 @@ def add(
             "--capacity",
             metavar="N",
             help="Maximum number of rows to remember from now on. Others are forgotten.",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     eviction: Annotated[
@@ -56,16 +49,10 @@ def add(
             "--eviction",
             metavar="WHO",
             help="Rows to forget: reservoir (at random) or age (older ones are more likely).",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     refresh: Annotated[
-        bool,
-        typer.Option(
-            "--refresh",
-            help="Then fit the model again to all remembered rows.",
-            rich_help_panel=options.MODEL,
-        ),
+        bool, typer.Option("--refresh", help="Then fit the model again to all remembered rows.")
     ] = False,
     new_only: Annotated[
         bool,
@@ -73,7 +60,6 @@ def add(
             "--new-only",
             help="Leave out rows that equal a row the model learned from. All columns it uses "
             "must be equal, and ids that both have.",
-            rich_help_panel=options.DATA,
         ),
     ] = False,
     new_classes: Annotated[
@@ -81,7 +67,6 @@ def add(
         typer.Option(
             "--new-classes",
             help="Accept a new class that differs from a known one only in case or blanks.",
-            rich_help_panel=options.DATA,
         ),
     ] = False,
     groups: Annotated[
@@ -90,7 +75,6 @@ def add(
             metavar="COLUMN",
             help="Column that names the group of each row, if the model was fitted with --groups. "
             "Default: the column of that name.",
-            rich_help_panel=options.DATA,
         ),
     ] = None,
     resize: options.ResizeOption = False,
@@ -338,7 +322,6 @@ def compact(
         typer.Option(
             "--accept-lost-changes",
             help="If the journal is damaged, lost or too old: continue without its changes.",
-            rich_help_panel=options.RUN,
         ),
     ] = False,
     store: options.StoreOption = None,

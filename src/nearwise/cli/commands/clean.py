@@ -50,7 +50,6 @@ def clean(
             metavar="FILE",
             help="Write all rows with their columns, most suspicious first. CSV, TSV or Parquet, "
             "by the suffix. - is standard output.",
-            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     drop: options.DropOption = None,
@@ -59,12 +58,7 @@ def clean(
     number: options.NumberOption = None,
     date: options.DateOption = None,
     keep_words: options.WordsOption = None,
-    top: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Number of suspicious rows to print.", rich_help_panel=options.OUTPUT
-        ),
-    ] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Number of suspicious rows to print.")] = 10,
     noise: Annotated[
         str | None,
         typer.Option(
@@ -72,23 +66,19 @@ def clean(
             help="Share of wrong labels. auto: estimate it. none: take labels as they are. RATE: "
             "a share in [0, 1). Default: auto for images, none for tables. For tables auto takes "
             "many times longer and finds as many.",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     judge: Annotated[
         Literal["nearwise", "cleanlab"],
         typer.Option(
-            help='Ranking. cleanlab: its own, of the same probabilities (extra "labels").',
-            rich_help_panel=options.MODEL,
+            help='Ranking. cleanlab: its own, of the same probabilities (extra "labels").'
         ),
     ] = "nearwise",
     image_size: options.ImageSizeOption = None,
     color: options.ColorOption = None,
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Random seed of the fit.", rich_help_panel=options.RUN)
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the fit.")] = 0,
     header: options.HeaderOption = None,
     quiet: options.QuietOption = False,
 ) -> None:

@@ -19,11 +19,7 @@ def embed(
     out: Annotated[
         str,
         typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="CSV, TSV, Parquet or npz, by the suffix.",
-            rich_help_panel=options.OUTPUT,
+            "--out", "-o", metavar="FILE", help="CSV, TSV, Parquet or npz, by the suffix."
         ),
     ],
     space: Annotated[
@@ -31,7 +27,6 @@ def embed(
         typer.Option(
             metavar="NAME",
             help="Which of MODEL's embeddings to write. An unknown name lists them all.",
-            rich_help_panel=options.MODEL,
         ),
     ] = "features",
     copy: options.CopyOption = None,

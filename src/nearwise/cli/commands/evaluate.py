@@ -33,34 +33,18 @@ def evaluate(
     target: options.KnownTargetOption = None,
     json_file: Annotated[
         str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write JSON scores. - is standard output.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option("--json", metavar="FILE", help="Write JSON scores. - is standard output."),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.html",
-            help="Write a web page with diagrams and hard cases.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option(metavar="FILE.html", help="Write a web page with diagrams and hard cases."),
     ] = None,
     resamples: Annotated[
-        int,
-        typer.Option(
-            min=20, help="Bootstrap resamples behind each interval.", rich_help_panel=options.TRUST
-        ),
+        int, typer.Option(min=20, help="Bootstrap resamples behind each interval.")
     ] = 500,
     coverage: Annotated[
         float,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of rows to accept when abstention is measured.",
-            rich_help_panel=options.TRUST,
-        ),
+        typer.Option(metavar="SHARE", help="Share of rows to accept when abstention is measured."),
     ] = 0.9,
     confidence: options.ConfidenceOption = None,
     whole: Annotated[
@@ -68,7 +52,6 @@ def evaluate(
         typer.Option(
             "--all",
             help="Print every score too: base and neighbors alone, by class or size, trust.",
-            rich_help_panel=options.OUTPUT,
         ),
     ] = False,
     resize: options.ResizeOption = False,

@@ -35,7 +35,6 @@ def explain(
             metavar="IDS",
             help="Explain rows of MODEL's memory instead, each left out of its own neighbors: "
             "17 or 3,17.",
-            rich_help_panel=options.DATA,
         ),
     ] = None,
     rows: Annotated[
@@ -44,7 +43,6 @@ def explain(
             "--rows",
             metavar="NUMBERS",
             help="Which rows of ROWS, counted from 0: 0,3 or 10-14. Default: the first five.",
-            rich_help_panel=options.DATA,
         ),
     ] = None,
     header: options.HeaderOption = None,
@@ -57,7 +55,6 @@ def explain(
             "-n",
             min=0,
             help="How many neighbors, largest weight first. 0 shows all.",
-            rich_help_panel=options.OUTPUT,
         ),
     ] = 5,
     store: options.StoreOption = None,

@@ -24,14 +24,7 @@ from nearwise.interrupts import watch_interrupt
 def fit(
     data: options.DataArgument,
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="MODEL",
-            help="Folder for the model.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
     ],
     target: options.TargetOption = None,
     task: options.TaskOption = "auto",
@@ -42,12 +35,7 @@ def fit(
     date: options.DateOption = None,
     keep_words: options.WordsOption = None,
     weight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column with the weight of each row.",
-            rich_help_panel=options.DATA,
-        ),
+        str | None, typer.Option(metavar="COLUMN", help="Column with the weight of each row.")
     ] = None,
     groups: Annotated[
         str | None,
@@ -55,7 +43,6 @@ def fit(
             metavar="COLUMN",
             help="Column that names the group of each row, such as a patient. Use it if new rows "
             "come from new groups. Rows of a group are held out together.",
-            rich_help_panel=options.DATA,
         ),
     ] = None,
     time_column: Annotated[
@@ -65,7 +52,6 @@ def fit(
             metavar="COLUMN",
             help="Column of dates or numbers, if new rows are later than these. The latest fifth "
             "of the rows is held out for validation and calibration.",
-            rich_help_panel=options.DATA,
         ),
     ] = None,
     show: options.ShowOption = None,
@@ -73,16 +59,14 @@ def fit(
         Literal["default", "instant"] | None,
         typer.Option(
             help="default: a base, and attention pretrained on other tables and trained further "
-            "here. instant: one base model and the pretrained attention as it is (tables only).",
-            rich_help_panel=options.MODEL,
+            "here. instant: one base model and the pretrained attention as it is (tables only)."
         ),
     ] = None,
     estimator: Annotated[
         Literal["auto", "none"] | None,
         typer.Option(
             help="The base, combined with the neighbors. auto: a forest, and the models that "
-            "improve on it. none: the class shares, or the mean of numbers, instead.",
-            rich_help_panel=options.MODEL,
+            "improve on it. none: the class shares, or the mean of numbers, instead."
         ),
     ] = None,
     embedder: Annotated[
@@ -92,24 +76,13 @@ def fit(
             help="Network to train. Tables: auto, identity (none), table (an embedding to search), "
             "deep (an MLP that may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
             "resnet-small, resnet18, resnet50, hf:NAME\\[@REVISION], or the folder of a model.",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Training epochs (passes over the rows) of a network.",
-            rich_help_panel=options.MODEL,
-        ),
+        int | None, typer.Option(min=1, help="Training epochs (passes over the rows) of a network.")
     ] = None,
     n_neighbors: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INT|auto",
-            help="Neighbors per row and embedding space.",
-            rich_help_panel=options.MODEL,
-        ),
+        str | None, typer.Option(metavar="INT|auto", help="Neighbors per row and embedding space.")
     ] = None,
     cv: Annotated[
         str | None,
@@ -118,7 +91,6 @@ def fit(
             metavar="INT|SHARE|auto",
             help="Rows held out to fit attention and calibration. 5: each of 5 folds in turn "
             "(tables). 0.1: a tenth of the rows once.",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     label_noise: Annotated[
@@ -127,44 +99,27 @@ def fit(
             metavar="auto|RATE",
             help="Train on labels of which some are wrong, and predict the true ones. auto "
             "estimates the share of wrong labels. RATE sets it.",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     class_prior: Annotated[
         Literal["train", "uniform"] | None,
         typer.Option(
             help="Class prior at prediction time. train: as in the training rows. uniform: the "
-            "same for rare and common classes.",
-            rich_help_panel=options.MODEL,
+            "same for rare and common classes."
         ),
     ] = None,
     image_size: options.ImageSizeOption = None,
     color: options.ColorOption = None,
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Random seed, for the same model again.", rich_help_panel=options.RUN
-        ),
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed, for the same model again.")] = 0,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue an interrupted fit from its checkpoints.",
-            rich_help_panel=options.RUN,
-        ),
+        bool, typer.Option("--resume", help="Continue an interrupted fit from its checkpoints.")
     ] = False,
     overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", help="Replace the model at --out.", rich_help_panel=options.OUTPUT
-        ),
+        bool, typer.Option("--overwrite", help="Replace the model at --out.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print more.", rich_help_panel=options.RUN)
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
     header: options.HeaderOption = None,
     quiet: options.QuietOption = False,
 ) -> None:

@@ -38,11 +38,7 @@ def inspect(
     model: options.ModelArgument,
     scores: Annotated[
         bool,
-        typer.Option(
-            "--scores",
-            help="Also score the rows in memory, each predicted as if new.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option("--scores", help="Also score the rows in memory, each predicted as if new."),
     ] = False,
     rows: Annotated[
         str | None,
@@ -51,7 +47,6 @@ def inspect(
             metavar="IDS",
             help="Show rows in memory instead, by the ids that 'nearwise predict --explain' gives "
             "to neighbors: 0-4 or 0,2,7.",
-            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     store: options.StoreOption = None,

@@ -18,11 +18,7 @@ def move(
     out: Annotated[
         Path,
         typer.Option(
-            "--out",
-            "-o",
-            metavar="FOLDER",
-            help="The new model, which reads from the store.",
-            rich_help_panel=options.OUTPUT,
+            "--out", "-o", metavar="FOLDER", help="The new model, which reads from the store."
         ),
     ],
     store: Annotated[
@@ -32,7 +28,6 @@ def move(
             metavar="URI",
             help="New folder on disk, or new schema: postgresql://USER@HOST/DATABASE#SCHEMA. "
             "Default: a folder in the new model. Passwords come from PGPASSWORD or ~/.pgpass.",
-            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     quiet: options.QuietOption = False,

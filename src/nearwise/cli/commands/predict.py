@@ -38,56 +38,31 @@ def predict(
             metavar="FILE",
             help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), by the suffix. - is "
             "standard output.",
-            rich_help_panel=options.OUTPUT,
         ),
     ] = "-",
     proba: Annotated[
-        bool,
-        typer.Option(
-            "--proba", help="Add the probability of every class.", rich_help_panel=options.OUTPUT
-        ),
+        bool, typer.Option("--proba", help="Add the probability of every class.")
     ] = False,
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Add the neighbors behind each prediction.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        bool, typer.Option("--explain", help="Add the neighbors behind each prediction.")
     ] = False,
     neighbors: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="With --explain: how many, largest weight first. 0 shows all.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option(min=0, help="With --explain: how many, largest weight first. 0 shows all."),
     ] = 5,
     coverage: options.CoverageOption = None,
     max_risk: options.RiskOption = None,
     sets: Annotated[
-        bool,
-        typer.Option(
-            "--sets",
-            help="Add the prediction set: classes that are not ruled out.",
-            rich_help_panel=options.TRUST,
-        ),
+        bool, typer.Option("--sets", help="Add the prediction set: classes that are not ruled out.")
     ] = False,
     confidence: options.ConfidenceOption = None,
     output: Annotated[
         Literal["mean", "median", "mode"] | None,
-        typer.Option(
-            help="Numbers: statistic of the distribution to predict (default: mean).",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option(help="Numbers: statistic of the distribution to predict (default: mean)."),
     ] = None,
     quantiles: Annotated[
         str | None,
-        typer.Option(
-            metavar="LEVELS",
-            help="Numbers: add quantiles, such as .05,.5,.95.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option(metavar="LEVELS", help="Numbers: add quantiles, such as .05,.5,.95."),
     ] = None,
     novelty: Annotated[
         bool,
@@ -95,7 +70,6 @@ def predict(
             "--novelty",
             help="Add the out-of-distribution p-value: the share of known rows with at least "
             "this novelty score.",
-            rich_help_panel=options.TRUST,
         ),
     ] = False,
     copy: options.CopyOption = None,
@@ -103,11 +77,7 @@ def predict(
     skip_damaged: options.SkipDamagedOption = False,
     form: Annotated[
         Format | None,
-        typer.Option(
-            "--format",
-            help="Format of the output, if the suffix does not show it.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        typer.Option("--format", help="Format of the output, if the suffix does not show it."),
     ] = None,
     header: options.HeaderOption = None,
     store: options.StoreOption = None,

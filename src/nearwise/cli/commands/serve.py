@@ -22,19 +22,10 @@ _TO_DRAIN = 5  # seconds beyond the deadline to finish requests on shutdown
 def serve(
     model: options.ModelArgument,
     host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="Address to listen on.", rich_help_panel=options.ADDRESS
-        ),
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="Port to listen on. 0 takes a free one.",
-            rich_help_panel=options.ADDRESS,
-        ),
+        int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes a free one.")
     ] = 8080,
     keys: Annotated[
         Path | None,
@@ -42,7 +33,6 @@ def serve(
             metavar="FILE",
             help="File of access keys, made by 'nearwise key'. Required if --host can be reached "
             "from other machines.",
-            rich_help_panel=options.ACCESS,
         ),
     ] = None,
     allow_host: Annotated[
@@ -51,7 +41,6 @@ def serve(
             metavar="NAME",
             help="Another host name that requests may use, such as that of a proxy. May be "
             "repeated.",
-            rich_help_panel=options.ACCESS,
         ),
     ] = None,
     allow_origin: Annotated[
@@ -60,67 +49,29 @@ def serve(
             metavar="ORIGIN",
             help="Origin whose web pages may call the service, such as http://localhost:3000. May "
             "be repeated.",
-            rich_help_panel=options.ACCESS,
         ),
     ] = None,
     read_only: Annotated[
-        bool,
-        typer.Option(
-            "--read-only", help="Refuse all changes of the model.", rich_help_panel=options.ACCESS
-        ),
+        bool, typer.Option("--read-only", help="Refuse all changes of the model.")
     ] = False,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            help="Apply changes by other processes within a second.",
-            rich_help_panel=options.MODEL,
-        ),
+        bool, typer.Option("--follow", help="Apply changes by other processes within a second.")
     ] = False,
     max_queue: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Requests that may wait. Others get HTTP 429.",
-            rich_help_panel=options.LIMITS,
-        ),
+        int, typer.Option(min=1, metavar="N", help="Requests that may wait. Others get HTTP 429.")
     ] = 64,
     max_rows: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=65536,
-            metavar="N",
-            help="Maximum rows per request.",
-            rich_help_panel=options.LIMITS,
-        ),
+        int, typer.Option(min=1, max=65536, metavar="N", help="Maximum rows per request.")
     ] = 4096,
     max_body: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE",
-            help="Maximum bytes per request: 500KiB, 8MiB.",
-            rich_help_panel=options.LIMITS,
-        ),
+        str, typer.Option(metavar="SIZE", help="Maximum bytes per request: 500KiB, 8MiB.")
     ] = "8MiB",
     deadline: Annotated[
         float,
-        typer.Option(
-            min=0.01,
-            max=86400,
-            metavar="SECONDS",
-            help="Time limit for an answer.",
-            rich_help_panel=options.LIMITS,
-        ),
+        typer.Option(min=0.01, max=86400, metavar="SECONDS", help="Time limit for an answer."),
     ] = 10.0,
     no_page: Annotated[
-        bool,
-        typer.Option(
-            "--no-page",
-            help="Serve programs only, without the page for browsers.",
-            rich_help_panel=options.ADDRESS,
-        ),
+        bool, typer.Option("--no-page", help="Serve programs only, without the page for browsers.")
     ] = False,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
@@ -215,18 +166,12 @@ def serve(
 @reported
 def key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who or what uses the key.")],
-    keys: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE", help="Keys file, created if missing.", rich_help_panel=options.ACCESS
-        ),
-    ],
+    keys: Annotated[Path, typer.Option(metavar="FILE", help="Keys file, created if missing.")],
     scope: Annotated[
         Literal["read", "write", "admin"],
         typer.Option(
             help="read: predict and look. write: also change the model's rows. admin: also compact "
-            "and refresh.",
-            rich_help_panel=options.ACCESS,
+            "and refresh."
         ),
     ] = "read",
     quiet: options.QuietOption = False,

@@ -24,7 +24,6 @@ def verify(
             metavar="TYPE",
             help="Python type that may be loaded, if the base is an estimator of your own. May be "
             "repeated.",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     store: options.StoreOption = None,

@@ -15,8 +15,9 @@ import nearwise
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "nearwise"
 LEVELS = (
-    {"functional", "html"},
+    {"functional"},
     {"memory", "nn", "metrics", "data"},
+    {"html"},
     {"training"},
     {"estimators"},
     {"probes", "serve"},

@@ -80,6 +80,14 @@ def test_an_embedding_has_no_columns_to_compare():
         assert neighbor_table(e, e.row).columns == [] and "x17" not in e._repr_html_()
 
 
+def test_a_column_named_image_is_a_column_of_a_table():
+    X = pd.DataFrame({"a": np.arange(40.0), "image": [f"https://a.org/{i}.png" for i in range(40)]})
+    model = attn_knn(**CHEAP).fit(X, np.arange(40) // 20, show=X["image"])
+    for e in model.explain(X[:2], 3):
+        assert "<img" not in e._repr_html_() and "https://a.org/" in e._repr_html_()
+        assert any(one.differs for one in make_card(e).neighbors)
+
+
 def test_explanations_are_a_list_with_a_short_display_and_a_table(explained):
     some = explained[:3]
     assert isinstance(explained, list) and type(some) is type(explained)

@@ -40,7 +40,7 @@ def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
     images from files add neighbor_1_file, other rows with something to show neighbor_1_show. The
     next neighbors follow, up to the largest number of them; None for rows with fewer.
     """
-    from nearwise.html import make_card
+    from nearwise.html import make_card, pixels_of
 
     one = next((n for e in explanations for n in e.neighbors), None)
     of_numbers = hasattr(one, "target")
@@ -53,12 +53,13 @@ def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
     columns["null_mass"] = [e.null_mass for e in explanations]
     names = ["id", "target" if of_numbers else "label", "weight", "distance"]
     held = [[{name: getattr(n, name) for name in names} for n in e.neighbors] for e in explanations]
-    if any({"file", "image"} <= n.row.keys() for e in explanations for n in e.neighbors):
+    are_images = one is not None and pixels_of(one.row) is not None
+    if are_images and any("file" in n.row for e in explanations for n in e.neighbors):
         names.append("file")
         for cells, e in zip(held, explanations, strict=True):
             for cell, neighbor in zip(cells, e.neighbors, strict=True):
                 cell["file"] = neighbor.row.get("file")
-    elif one is not None and "image" not in one.row and not are_positions(list(one.row)):
+    elif one is not None and not are_images and not are_positions(list(one.row)):
         names.append("differs")
         for cells, e in zip(held, explanations, strict=True):
             for cell, shown in zip(cells, make_card(e).neighbors, strict=True):

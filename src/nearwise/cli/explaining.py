@@ -91,11 +91,11 @@ def _answers(query: Any, n: int | None) -> list[tuple[Any, float | None]]:
 def _explained(
     fitted: Any, explanation: Any, X: Any, at: int, name: str, key: str, novelty_p: float | None
 ) -> Explained:
-    from nearwise.html import make_card, neighbor_table
+    from nearwise.html import make_card, neighbor_table, pixels_of
 
     explanation = replace(explanation, source=(X, at))
     row = explanation.row
-    is_image = bool(row) and "image" in row
+    is_image = pixels_of(row) is not None
     table = None
     if not is_image:
         table = neighbor_table(explanation, row, _shares(fitted, explanation, X[at : at + 1]))

@@ -1,9 +1,10 @@
 """Card of an answer: verdict, row and neighbors, for page, notebook, terminal and report."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from nearwise.cached import cached_property
 from nearwise.html.neighbors import NeighborTable, neighbor_table
 from nearwise.html.numbers import cell, decimals, number, percent, rounded_percent
 
@@ -31,13 +32,28 @@ class Chip(NamedTuple):
 
 @dataclass(frozen=True)
 class Face:
-    """What a person sees of a row.
+    """What a person sees of a row: pixels (height, width, channels), and a text, link or file."""
 
-    `picture`: pixels (height, width, channels) or a data URI. `show`: text, link or file.
-    """
-
-    picture: Any = None
+    pixels: Any = None
     show: str = ""
+
+    @cached_property
+    def picture(self) -> Any:
+        """The pixels, or those of the local image file to show; None without any."""
+        from nearwise.data.images.pictures import read_picture  # predictions need no decoder
+
+        return read_picture(self.show) if self.pixels is None else self.pixels
+
+
+def face_of(row: Any) -> Face:
+    """Face of a remembered row, or of a neighbor."""
+    return Face(pixels_of(row.row), row.show or "")
+
+
+def pixels_of(row: Mapping[str, Any] | None) -> Any:
+    """Pixels of an image, by its row; None for a table, whatever its columns are called."""
+    found = None if row is None else row.get("image")
+    return found if getattr(found, "ndim", 0) else None
 
 
 @dataclass(frozen=True)
@@ -151,8 +167,6 @@ def make_card(
     table: NeighborTable | None = None,
     *,
     novelty_p: float | None = None,
-    query: Face | None = None,
-    read_picture: Callable[[str], Any] | None = None,
 ) -> Card:
     """Make the card of an explanation.
 
@@ -163,15 +177,11 @@ def make_card(
         The same neighbors column by column; by default made from the explanation.
     novelty_p : float, optional
         Out-of-distribution p-value, if the explanation has none.
-    query : Face, optional
-        Face of the explained row; by default its pixels, if it is an image.
-    read_picture : callable, optional
-        Returns the pixels of the image file that a shown text names, or None.
     """
-    e, row = explanation, explanation.row
+    e, pixels = explanation, pixels_of(explanation.row)
     of_numbers = hasattr(e, "interval")
-    if table is None and not (row and "image" in row):
-        table = neighbor_table(e, row)
+    if table is None and pixels is None:
+        table = neighbor_table(e, e.row)
     held = [one.weight for one in e.neighbors]
     shown = [
         _neighbor(
@@ -180,7 +190,7 @@ def make_card(
             one.weight / (max(held) or 1.0),
             of_numbers,
             _differences(table, at),
-            _face(one, read_picture),
+            face_of(one),
         )
         for at, one in enumerate(e.neighbors)
     ]
@@ -189,7 +199,7 @@ def make_card(
         e.target,
         number(e.prediction, decimals(e)) if of_numbers else str(e.label),
         (_number_chips(e) if of_numbers else _class_chips(e)) + novelty_chips(p),
-        query or Face(None if row is None else row.get("image")),
+        Face(pixels),
         shown,
         e.null_mass,
         max(0.0, 1.0 - e.null_mass - sum(held)),
@@ -217,13 +227,6 @@ def _neighbor(
     return CardNeighbor(
         one.id, label, one.weight, bar, agrees, one.distance, face, differs, without, flips
     )
-
-
-def _face(one: Any, read_picture: Callable[[str], Any] | None) -> Face:
-    pixels, show = one.row.get("image"), one.show or ""
-    if pixels is None and show and read_picture is not None:
-        pixels = read_picture(show)
-    return Face(pixels, show)
 
 
 def _differences(table: NeighborTable | None, at: int) -> list[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from nearwise.conditions import require_extra
-from nearwise.html.card import make_card
+from nearwise.html.card import face_of, make_card, pixels_of
 from nearwise.html.charts import Chart, up_to_a_tick
 from nearwise.html.neighbors import neighbor_table, used_first
 from nearwise.html.numbers import cell, decimals, distribution, number, percent
@@ -39,7 +39,9 @@ def environment(package: str | None = None) -> Environment:
     made.tests["likely"] = likely
     made.globals |= {
         "Chart": Chart,
+        "face_of": face_of,
         "make_card": make_card,
+        "pixels_of": pixels_of,
         "neighbor_table": neighbor_table,
         "most_classes": most_classes,
         "up_to_a_tick": up_to_a_tick,

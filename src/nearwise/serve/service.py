@@ -46,6 +46,8 @@ from nearwise.estimators.storage.journaling import ADD, FEEDBACK
 from nearwise.estimators.uncertainty.explain import without_pixels
 from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
+from nearwise.html import face_of
+from nearwise.html.rendering import png
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve import classes, numbers
 from nearwise.serve.answers.status import Step
@@ -53,7 +55,6 @@ from nearwise.serve.asked_rows import Ask, attempt, call_each, encoded, not_reme
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.layouts import Layouts
 from nearwise.serve.monitoring import Monitoring
-from nearwise.serve.pictures import thumbnail
 from nearwise.serve.problems import ProblemError
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ _FOLLOW_EVERY = 0.5  # seconds
 _LONGEST_REPLAY = 10.0  # seconds to replay the journal when a model is opened
 _MOST_JOBS = 100  # kept in memory
 _FEWEST_JUDGED, _MOST_JUDGED = 30, 5_000  # limits of rows for `effect`
+_SIDE = 256  # largest side of a thumbnail, in pixels
 _MOST_SHOWN = 2**15  # most neighbors in a request, over all rows
 
 
@@ -404,10 +406,10 @@ class Service:
         """Thumbnail of a remembered row as PNG; 404 if it has no picture, or no readable one."""
 
         def work() -> bytes:
-            made = thumbnail(_look_up(self.live.now, row))
-            if made is None:  # the same words in all cases, which tell nothing of other files
+            pixels = face_of(_look_up(self.live.now, row)).picture
+            if pixels is None:  # the same words in all cases, which tell nothing of other files
                 raise ProblemError(404, "The row has no picture, or its file is not readable.")
-            return made
+            return png(pixels, _SIDE)
 
         return await self._within_deadline(self._pictures.submit(work))
 

@@ -9,7 +9,6 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.cached import cached_property
-from nearwise.estimators.faces import face_of
 from nearwise.estimators.inputs.labels import label_values, positions_among
 from nearwise.estimators.inputs.rows import Rows
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
@@ -111,7 +110,7 @@ class Review:
         return f"<Review of {self._fitted.n_remembered:,} rows: findings(), issues(), trust(), ...>"
 
     def _repr_html_(self) -> str:
-        from nearwise.html import notebook
+        from nearwise.html import face_of, notebook
 
         counts = self._found["kind"].value_counts().items()
         first = self._found[:_MOST_SHOWN].astype(object)

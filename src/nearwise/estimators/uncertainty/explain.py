@@ -170,10 +170,9 @@ class Explanation:
         return explanation_card(self).text
 
     def _repr_html_(self) -> str:
-        from nearwise.data.images.pictures import read_picture
         from nearwise.html import notebook
 
-        return notebook("explanation.html", explanation=self, read_picture=read_picture)
+        return notebook("explanation.html", explanation=self)
 
     def to_dict(self) -> dict[str, Any]:
         """Explanation as a dict for JSON; only numpy types need conversion.

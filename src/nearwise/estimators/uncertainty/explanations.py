@@ -28,11 +28,9 @@ class Explanations(list[E]):
         return "\n".join([f"<Explanations of {rows}>", *lines])
 
     def _repr_html_(self) -> str:
-        from nearwise.data.images.pictures import read_picture
         from nearwise.html import notebook
 
-        values = {"most": _MOST_CARDS, "read_picture": read_picture}
-        return notebook("explanations.html", explanations=self, **values)
+        return notebook("explanations.html", explanations=self, most=_MOST_CARDS)
 
     def to_frame(self) -> pd.DataFrame:
         """Table of all neighbors: the position of the explained row, then `to_frame` of each."""

@@ -3,12 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nearwise.data.images.pictures import read_picture
-from nearwise.estimators.faces import face_of
 from nearwise.estimators.live import Version
 from nearwise.estimators.noise.left_out import explain_left_out
 from nearwise.estimators.uncertainty.column_shares import column_shares
-from nearwise.html import Card, Face, make_card, neighbor_table
+from nearwise.html import Card, Face, face_of, make_card, neighbor_table, pixels_of
 from nearwise.html.neighbors import used_first
 from nearwise.html.numbers import cell, number, rounded_percent
 from nearwise.names import are_positions
@@ -88,7 +86,7 @@ def case_content(version: Version, queue: Queue, case: Case) -> CaseContent:
         own = fitted.rows_at(fitted.bank.positions([case.id]).tolist())
         shares = column_shares(fitted, own, [one.id for one in shown.neighbors])
     table = None if is_image else neighbor_table(shown, row.row, shares)
-    card, n_support = make_card(shown, table, read_picture=read_picture), len(support.neighbors)
+    card, n_support = make_card(shown, table), len(support.neighbors)
     parts = [card.neighbors[:n_support], card.neighbors[n_support:]]
     beside = _beside(version, case, row.row, nameless=nameless)
     names = list(used_first(row.row, encoder.left_out)) if table is None else table.columns
@@ -179,7 +177,7 @@ def _beside(version: Version, case: Case, own: dict[str, Any], *, nameless: bool
         return []
     found = []
     for one in version.fitted.look_up(list(case.ids[:_N_BESIDE])):
-        differs = [] if nameless or "image" in own else _differences(own, one.row)
+        differs = [] if nameless or pixels_of(own) is not None else _differences(own, one.row)
         label = number(one.label) if task_of(version.fitted) is numbers else str(one.label)
         found.append(Beside(one.id, label, face_of(one), differs))
     return found

@@ -7,8 +7,6 @@ from fastapi import Depends, Path
 from pydantic import RootModel
 from starlette.responses import Response
 
-from nearwise.data.images.pictures import read_picture
-from nearwise.estimators.faces import face_of
 from nearwise.html import environment
 from nearwise.serve.bodies import reader
 from nearwise.serve.page.forms import Form
@@ -27,8 +25,7 @@ Body = Annotated[PageForm, Depends(reader(PageForm))]
 
 def part(template: str, headers: dict[str, str] | None = None, **values: Any) -> Response:
     """Render a template of the page."""
-    looks = {"face_of": face_of, "read_picture": read_picture}
-    made = environment("nearwise.serve.page").get_template(template).render(**values, **looks)
+    made = environment("nearwise.serve.page").get_template(template).render(**values)
     return Response(made.encode("utf-8", "replace"), media_type="text/html", headers=headers)
 
 

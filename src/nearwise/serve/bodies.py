@@ -127,7 +127,7 @@ class Rows(Body):
         return len(self.rows or self.features or self.images or [])
 
 
-class PlaceRequest(Rows):
+class ProjectRequest(Rows):
     """Rows to project onto the map."""
 
 

@@ -27,7 +27,7 @@ ModelSummary, Issues, Review = measures.ClassifierSummary, measures.Issues, meas
 _BOUND_CONFIDENCE = 0.95  # of the upper bound on the error rate
 _OF_SELECTION = ("threshold", "expected_risk", "risk_bound", "confidence")
 BODIES = (
-    bodies.PlaceRequest, PredictRequest, ExplainRequest, LabeledRows, NewLabel, Decision,
+    bodies.ProjectRequest, PredictRequest, ExplainRequest, LabeledRows, NewLabel, Decision,
     InferRequest,
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ def examples(version: Version, task: Any) -> dict[str, Any]:
     row, tensors = (_image_row if is_image else _table_row)(version, model_inputs(version))
     found: dict[str, Any] = plain(
         {
-            "PlaceRequest": row,
+            "ProjectRequest": row,
             "PredictRequest": row,
             "ExplainRequest": row | {"n_neighbors": 3},
             "LabeledRows": row | {f"{task.LABEL}s": [label]},

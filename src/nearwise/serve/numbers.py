@@ -89,7 +89,7 @@ class InferRequest(protocol.InferRequest):
 
 
 BODIES = (
-    bodies.PlaceRequest, PredictRequest, ExplainRequest, LabeledRows, NewLabel, Decision,
+    bodies.ProjectRequest, PredictRequest, ExplainRequest, LabeledRows, NewLabel, Decision,
     InferRequest,
 )  # fmt: skip
 

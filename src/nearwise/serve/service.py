@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
+import torch
 
 from nearwise.estimators import LiveModel
 from nearwise.estimators.column_profile import ColumnProfile
@@ -536,6 +537,14 @@ class Service:
         """Return the cached map of the present version."""
         report = self._layouts.report
         return self._once(f"map by {method}", lambda now: memory_map(now.fitted, method, report))
+
+    def projected(
+        self, method: MapMethod, rows: Callable[[Version], Any]
+    ) -> tuple[Version, torch.Tensor, list[list[float]]]:
+        """Project rows onto the map; returns the version, their keys (n, d), and a point each."""
+        version, laid = self.laid_out(method)
+        keys = version.fitted.predictor.feature_keys(version.encoded(rows(version))[0])
+        return version, keys, laid.project(keys.float().numpy()).tolist()
 
     async def read_map(
         self, method: MapMethod, work: Callable[[], T], is_gone: Callable[[], Awaitable[bool]]

@@ -93,18 +93,21 @@ def _remembered(form: Form) -> tuple[int | None, list[int]]:
     return row, [] if row is None else [row]
 
 
-def predicted(version: Version, form: Form) -> tuple[Any, Any]:
-    """Return the row of a form, and its most probable class or its predicted number."""
-    remembered, itself = _remembered(form)
-    rows = form_of(version).rows(form, remembered)
-    known = version.if_changed(itself)
-    found = task_of(version.fitted).answers(known, [known.encoded(rows)], Ask())
-    return rows, next(iter(found.values.values()))[0]
+def row_in(version: Version, form: Form) -> Any:
+    """Return the row of a form in the model's input form."""
+    return form_of(version).rows(form, _remembered(form)[0])
+
+
+def predicted(version: Version, form: Form) -> Any:
+    """Predict the most probable class, or the number, of the row of a form."""
+    known = version.if_changed(_remembered(form)[1])
+    found = task_of(version.fitted).answers(known, [known.encoded(row_in(version, form))], Ask())
+    return next(iter(found.values.values()))[0]
 
 
 def remembered_as(version: Version, form: Form) -> tuple[Any, np.ndarray]:
     """Return the row of a form and its label."""
-    return form_of(version).rows(form, None), label_in(version, form.get("label", ""))
+    return row_in(version, form), label_in(version, form.get("label", ""))
 
 
 def label_in(version: Version, text: str | list[str]) -> np.ndarray:

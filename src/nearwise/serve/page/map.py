@@ -14,7 +14,7 @@ from nearwise.estimators.query import kneighbors
 from nearwise.html import face_of, picture
 from nearwise.names import are_positions
 from nearwise.serve import classes
-from nearwise.serve.page.asking import N_NEIGHBORS, Form, predicted
+from nearwise.serve.page.asking import N_NEIGHBORS, Form, predicted, row_in
 from nearwise.serve.page.palette import PALETTE
 from nearwise.serve.page.parts import MOST_LISTED, Body, RowId, is_image, part
 from nearwise.serve.problems import PlainJSON
@@ -41,14 +41,12 @@ def add_map(read: APIRouter, service: Service) -> None:
         )
 
     @read.post("/page/map/query", include_in_schema=False)
-    async def place(
+    async def query(
         request: Request, body: Body, method: Annotated[MapMethod, Query()] = "pca"
     ) -> Response:
         def work() -> Response:
-            version, laid = service.laid_out(method)
-            rows, said = predicted(version, body.root)
-            keys = version.fitted.predictor.feature_keys(version.encoded(rows)[0])
-            ((x, y),) = laid.project(keys.float().numpy()).tolist()
+            version, keys, ((x, y),) = service.projected(method, lambda now: row_in(now, body.root))
+            said = predicted(version, body.root)
             n_near = min(N_NEIGHBORS + 1, version.fitted.predictor.views.n_findable)
             near = kneighbors(version.fitted, lambda: keys, n_near)[1][0].tolist()
             own = body.root.get("remembered")

@@ -11,7 +11,7 @@ from nearwise.estimators.memory_map import MapMethod
 from nearwise.estimators.noise.findings import IssueKind
 from nearwise.serve import answers
 from nearwise.serve.answers import measures
-from nearwise.serve.bodies import PlaceRequest, reader
+from nearwise.serve.bodies import ProjectRequest, reader
 from nearwise.serve.problems import PlainJSON
 from nearwise.serve.routes.parts import Limit, Offset, typed
 from nearwise.serve.rows import rows_for
@@ -84,20 +84,18 @@ def _add_map(read: APIRouter, service: Service) -> None:
 
         return await service.read(work)
 
-    @read.post("/map", tags=["review"], **typed(PlaceRequest, answers.MapPoints))
-    async def place_rows(
+    @read.post("/map", tags=["review"], **typed(ProjectRequest, answers.MapPoints))
+    async def project_rows(
         request: Request,
-        body: Annotated[PlaceRequest, Depends(reader(PlaceRequest))],
+        body: Annotated[ProjectRequest, Depends(reader(ProjectRequest))],
         method: Method = "pca",
     ) -> Response:
         """Project new rows onto the map of the memory."""
         service.check_rows(body.n_rows)
 
         def work() -> Response:
-            version, laid = service.laid_out(method)
-            views = version.encoded(rows_for(version, body))
-            keys = version.fitted.predictor.feature_keys(views[0]).float().numpy()
-            points = [{"x": x, "y": y} for x, y in laid.project(keys).tolist()]
+            version, _, found = service.projected(method, lambda now: rows_for(now, body))
+            points = [{"x": x, "y": y} for x, y in found]
             return PlainJSON({"points": points, "memory_version": version.number})
 
         return await service.read_map(method, work, request.is_disconnected)

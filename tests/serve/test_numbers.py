@@ -413,19 +413,19 @@ def test_a_neighbor_switched_off_or_with_another_target_answers_as_if_it_were_so
 def test_rows_are_remembered_relabelled_and_removed_on_the_page_and_that_is_undone(client, folder):
     form = question(client, 3)
     del form["remembered"]
-    said = client.post("/page/ask/remember", json=form | {"label": "123.5"})
+    said = client.post("/page/ask/change", json=form | {"label": "123.5"})
     assert "Remembered as row 120" in said.text
     assert said.headers["hx-trigger-after-settle"] == "decided"
     assert client.get("/rows/120").json()["target"] == 123.5
     assert client.get("/rows/120").json()["row"] == client.get("/rows/3").json()["row"]
-    client.post("/page/review/120", json={"action": "relabel", "label": "99"})
+    client.post("/page/ask/change", json={"row": "120", "action": "relabel", "label": "99"})
     assert client.get("/rows/120").json()["target"] == 99
-    assert "Undone" in client.post("/page/undo/2", json={}).text
+    assert "Undone" in client.post("/page/ask/change", json={"undo": "2"}).text
     assert client.get("/rows/120").json()["target"] == 123.5
-    client.post("/page/review/120", json={"action": "remove"})
+    client.post("/page/ask/change", json={"row": "120", "action": "remove"})
     assert len(AttnKNNRegressor.load(folder).memory_) == 120
     for wrong in ("", "x", "nan"):
-        problem(client.post("/page/ask/remember", json=form | {"label": wrong}), 422)
+        problem(client.post("/page/ask/change", json=form | {"label": wrong}), 422)
 
 
 def test_who_may_only_look_is_offered_no_changes(asked, tmp_path):
@@ -434,7 +434,7 @@ def test_who_may_only_look_is_offered_no_changes(asked, tmp_path):
         client.headers["Authorization"] = f"Bearer {key}"
         part = client.post("/page/ask/answer", json=question(client, 3)).text
         assert "Relabel" not in part
-        problem(client.post("/page/ask/remember", json={"label": "1"}), 403)
+        problem(client.post("/page/ask/change", json={"label": "1"}), 403)
     with asked(read_only=True) as client:
         assert "Relabel" not in client.post("/page/ask/answer", json=question(client, 3)).text
     with asked() as client:

@@ -62,7 +62,7 @@ def test_the_frame_of_each_view_holds_nothing_of_the_model_and_needs_no_key(aske
             problem(client.get(f"/page/{part}"), 401)
         of_map = ("map/rows", "map/query", "map/columns", "map/export")
         of_review = ("review/queue", "review/decide", "review/undo")
-        for part in ("ask/answer", *of_map, *of_review, "undo/1"):
+        for part in ("ask/answer", "ask/change", *of_map, *of_review):
             problem(client.post(f"/page/{part}", json={}), 401)
 
 
@@ -74,8 +74,9 @@ def test_a_key_that_reads_decides_nothing(asked, tmp_path):
             queue = client.post("/page/review/queue", json=form).text
             assert 'id="case"' in queue and "<form hx-post" not in queue  # nothing to be refused
             assert "accept the suggestion" not in queue
-        for path, form in (("3", {"action": "keep"}), ("decide", {"ids": "3", "action": "keep"})):
-            problem(client.post(f"/page/review/{path}", json=form), 403)
+        form = {"row": "3", "ids": "3", "action": "keep"}
+        for path in ("ask/change", "review/decide"):
+            problem(client.post(f"/page/{path}", json=form), 403)
         assert client.get("/changes").json()["changes"] == []
 
 
@@ -134,8 +135,8 @@ def test_the_effect_of_changes_is_measured_on_rows_that_none_of_them_touched(cli
     positions = model._fitted.label_positions.numpy()
     wrong = ids[:8]
     for row, position in zip(wrong, positions[:8], strict=True):
-        form = {"action": "relabel", "label": str(1 - int(position))}
-        assert client.post(f"/page/review/{row}", json=form).status_code == 200
+        form = {"row": str(row), "action": "relabel", "label": str(1 - int(position))}
+        assert client.post("/page/ask/change", json=form).status_code == 200
     part = client.get("/page/review/effect").text
     before, after = model, AttnKNNClassifier.load(client.service.live.folder)
     proba = [one.predict_proba(None)[8:] for one in (before, after)]
@@ -301,7 +302,7 @@ def test_a_histogram_has_the_ends_of_the_values_and_marks_no_gap_as_a_value():
 
 def test_the_head_names_the_model_and_what_it_remembers(client):
     assert "table" not in client.get("/page/ask").text.split("</title>")[0]
-    client.post("/page/review/3", json={"action": "remove"})
+    client.post("/page/ask/change", json={"row": "3", "action": "remove"})
     head = client.get("/page/head/model").text
     for words in (
         "table</strong>",
@@ -327,7 +328,8 @@ def test_the_start_page_says_what_the_model_is_how_good_and_what_to_look_at(clie
     assert str(review(model).expected_wrong_labels()) in look
     for link in re.findall(r'href="([^"]+)"', look):
         assert client.get(html.unescape(link)).status_code == 200
-    client.post(f"/page/review/{found['id'].iloc[0]}", json={"action": "keep"})
+    kept = {"row": str(found["id"].iloc[0]), "action": "keep"}
+    client.post("/page/ask/change", json=kept)
     assert f"{n} label" not in client.get("/page/start/look").text
 
 

@@ -10,18 +10,20 @@ from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
+from nearwise.estimators.storage.journaling import ADD
 from nearwise.memory import Change
 from nearwise.serve import classes
 from nearwise.serve.page import asking
 from nearwise.serve.page.asking import answer, several
-from nearwise.serve.page.forms import form_of, numbers_of_neighbors
-from nearwise.serve.page.parts import Body, decided, part, waiting
+from nearwise.serve.page.decisions import decide, said_of
+from nearwise.serve.page.forms import form_of, numbers_of_neighbors, row_id
+from nearwise.serve.page.parts import Body, part, waiting
 from nearwise.serve.page.snippets import snippets
 from nearwise.serve.service import Service
 
 
 def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: bool) -> None:
-    """Add the form, its answers, and the change that remembers a row."""
+    """Add the form, its answers, and changes: remember a row, decide about one, undo."""
 
     @read.get("/page/ask/form", include_in_schema=False)
     async def form(
@@ -72,13 +74,28 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: b
             ]
             return waiting(service, "/page/ask/answer", switched)
 
-    @write.post("/page/ask/remember", include_in_schema=False)
-    async def remember(body: Body) -> Response:
-        def make(live: LiveModel) -> Change:
-            return live.add(*asking.remembered_as(live.now, body.root))
+    @write.post("/page/ask/change", include_in_schema=False)
+    async def change(body: Body) -> Response:
+        form = body.root
+        if "undo" in form:
+            made = await service.undo(row_id(str(form["undo"])))
+            again = f" It is row {made.ids[0]} now." if made.kind == ADD else ""
+            return _decided(f"Undone.{again}", made, can_undo=False)
 
-        change = await service.change(make)
-        return decided(f"Remembered as row {change.ids[0]}", change.version, can_undo=True)
+        def make(live: LiveModel) -> Change:
+            if "row" in form:
+                return decide(live, None, [row_id(str(form["row"]))], form)
+            return live.add(*asking.remembered_as(live.now, form))
+
+        made = await service.change(make)
+        said = f"Remembered as row {made.ids[0]}" if made.kind == ADD else said_of(made)
+        return _decided(said, made, can_undo=True)
+
+
+def _decided(said: str, made: Change, *, can_undo: bool) -> Response:
+    """Report a change, with a button to undo it."""
+    values = {"said": said, "version": made.version, "can_undo": can_undo}
+    return part("decided.html", {"HX-Trigger-After-Settle": "decided"}, **values)
 
 
 def _around(version: Version, row: int | None) -> tuple[int | None, int | None]:

@@ -42,12 +42,6 @@ def waiting(service: Service, where: str, fields: list[tuple[str, str]] | None =
     return part("waiting.html", where=where, fields=fields, step=service.getting_ready)
 
 
-def decided(said: str, version: int, *, can_undo: bool) -> Response:
-    """Report a change, with a button to undo it."""
-    values = {"said": said, "version": version, "can_undo": can_undo}
-    return part("decided.html", {"HX-Trigger-After-Settle": "decided"}, **values)
-
-
 def is_image(service: Service) -> bool:
     """Whether the rows of the model are images."""
     return service.live.now.fitted.predictor.encoder.kind == "images"

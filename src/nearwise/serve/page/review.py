@@ -1,9 +1,9 @@
 """View "Review": a queue of cases to check, decisions about them, and their effect."""
 
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
@@ -13,7 +13,7 @@ from nearwise.serve.page.asking import several
 from nearwise.serve.page.case import case_content
 from nearwise.serve.page.decisions import decide, said_of, written
 from nearwise.serve.page.forms import row_id
-from nearwise.serve.page.parts import Body, RowId, decided, is_image, part, patiently, waiting
+from nearwise.serve.page.parts import Body, is_image, part, patiently, waiting
 from nearwise.serve.page.queue import Address, Queue, decided_in
 from nearwise.serve.service import Service
 
@@ -86,22 +86,6 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
             return part("effect.html", effect=service.effect(), task=service.task)
 
         return await patiently(service, "/page/review/effect", work)
-
-    # --- decisions of the view "Ask" -----------------------------------------------------------
-
-    @write.post("/page/review/{id}", include_in_schema=False)
-    async def decide_one(id: RowId, body: Body) -> Response:
-        def make(live: LiveModel) -> Change:
-            return decide(live, None, [id], body.root)
-
-        change = await service.change(make)
-        return decided(said_of(change), change.version, can_undo=True)
-
-    @write.post("/page/undo/{version}", include_in_schema=False)
-    async def undo(version: Annotated[int, Path(ge=1, lt=2**63)]) -> Response:
-        change = await service.undo(version)
-        again = f" It is row {change.ids[0]} now." if change.kind == "add" else ""
-        return decided(f"Undone.{again}", change.version, can_undo=False)
 
 
 def _queue_at(service: Service, address: Address, *, again: bool = False) -> Queue:

@@ -181,5 +181,7 @@ def test_durations_are_read_from_text_by_a_loaded_model(tmp_path):
     assert same(loaded.predict_proba(frame.assign(took=hours / 24)), expected)
     with pytest.raises(ValueError, match=r"'took' held durations.*'long ago' in row 0"):
         loaded.predict(frame.assign(took="long ago"))
+    with pytest.raises(ValueError, match=r"'took' held durations.*holds True in row 0"):
+        loaded.predict(frame.assign(took=[True, *["1 days"] * 79]))
     loaded._fitted.predictor.encoder.durations.clear()  # as in folders up to version 4
     assert same(loaded.predict_proba(frame), expected)

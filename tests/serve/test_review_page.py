@@ -225,6 +225,23 @@ def test_the_order_stays_until_it_is_asked_for_again(animals):
     assert counts(again)[0] == 1  # still decided
 
 
+@pytest.mark.parametrize("view", ["one", "list"])
+def test_a_row_that_goes_while_a_queue_is_made_is_no_fault(animals, monkeypatch, view):
+    client, _, _ = animals
+    row, _ = shown(queue(client, kind="label"))
+    live = client.service.live
+
+    def history():
+        monkeypatch.undo()
+        found = live.history()
+        live.remove([row])
+        return found
+
+    monkeypatch.setattr(live, "history", history)
+    assert f"row {row}" in queue(client, kind="label", view=view).lower()
+    assert f"row {row}" not in queue(client, kind="label", view=view).lower()
+
+
 def test_a_memory_without_findings_says_where_else_to_look(asked, tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 2)) + 9 * (np.arange(60) % 2)[:, None]
     model = AttnKNNClassifier(preset="instant", estimator=None, random_state=0)

@@ -14,7 +14,6 @@ from nearwise.warn import collected_warnings
 
 T = TypeVar("T")
 _MEMBERS = {"prediction_set": "set", "act": "accepted"}  # output names that differ in JSON
-_REFUSED = (ValueError, TypeError, OverflowError)  # errors of the model that blame its input
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ def attempt(work: Callable[[], T]) -> T | Exception:
         return ProblemError(409, str(error))
     except ImportError as error:  # an extra
         return ProblemError(501, str(error))
-    except _REFUSED as error:
+    except (ValueError, OverflowError) as error:  # of the model about its input
         return ProblemError(422, str(error))
     except Exception as error:
         return error

@@ -590,7 +590,10 @@ def _days(column: pd.Series, name: str) -> np.ndarray:
     """Durations, or their text ("1 days 06:30:00"), in days; numbers are days already."""
     if pd.api.types.is_numeric_dtype(column):
         return _as_floats(column, name)
-    durations = pd.to_timedelta(column, errors="coerce")
+    known = column
+    if pd.api.types.is_object_dtype(column):  # pandas refuses booleans even if coerced
+        known = column.mask(column.map(lambda value: isinstance(value, bool)))
+    durations = pd.to_timedelta(known, errors="coerce")
     bad = np.flatnonzero(durations.isna() & column.notna())
     if len(bad):
         raise ValueError(

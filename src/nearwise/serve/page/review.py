@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
+from nearwise.estimators.live import Version
 from nearwise.memory import Change
 from nearwise.serve import numbers
 from nearwise.serve.page.asking import several
@@ -51,7 +52,7 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
     async def make_decision(request: Request, body: Body) -> Response:
         address, rows = Address.of(body.root), [row_id(one) for one in several(body.root, "ids")]
         lane = service.ask if service.is_reviewed else service.read
-        before = await lane(lambda: _queue_at(service, address))
+        _, before = await lane(lambda: _queue_at(service, address))
 
         def make(live: LiveModel) -> Change:
             return decide(live, before, rows, body.root)
@@ -75,8 +76,8 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
     @read.get("/page/review/findings.csv", include_in_schema=False)
     async def findings_file() -> Response:
         def work() -> Response:
-            text = written(_queue_at(service, Address()))
-            return Response(text.encode(), media_type="text/csv; charset=utf-8")
+            text = written(_queue_at(service, Address())[1])
+            return Response(text.encode("utf-8", "replace"), media_type="text/csv; charset=utf-8")
 
         return await service.read(work)
 
@@ -88,10 +89,10 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
         return await patiently(service, "/page/review/effect", work)
 
 
-def _queue_at(service: Service, address: Address, *, again: bool = False) -> Queue:
-    reviewed = service.review(again=again)
-    remembered = set(service.live.now.fitted.bank.ids.tolist())
-    return Queue(reviewed, decided_in(service.live.history()), remembered, address)
+def _queue_at(service: Service, address: Address, *, again: bool = False) -> tuple[Version, Queue]:
+    reviewed, version = service.review(again=again), service.live.now
+    remembered = set(version.fitted.bank.ids.tolist())
+    return version, Queue(reviewed, decided_in(service.live.history()), remembered, address)
 
 
 def _shown(
@@ -103,7 +104,7 @@ def _shown(
     again: bool = False,
 ) -> Response:
     """Render the queue at an address, also after a decision."""
-    queue, version = _queue_at(service, address, again=again), service.live.now
+    version, queue = _queue_at(service, address, again=again)
     fitted, case = version.fitted, queue.shown
     content, rows = None, []
     address = queue.address
@@ -113,8 +114,8 @@ def _shown(
         queue.address = replace(queue.address, page=min(queue.address.page, last))
         first = queue.address.page * _PER_PAGE
         listed = queue.open[first : first + _PER_PAGE]
-        there = set(fitted.bank.ids.tolist())
-        seen = {one.id: one for one in fitted.look_up([c.id for c in listed if c.id in there])}
+        there = [one.id for one in listed if one.id in queue.remembered]
+        seen = {one.id: one for one in fitted.look_up(there)}
         rows = [(one, seen.get(one.id)) for one in listed]
     elif case is not None and case.id is not None and case.id in queue.remembered:
         content = case_content(version, queue, case)

@@ -137,7 +137,7 @@ def test_estimates_hold_what_they_estimate():
     assert mean_difference(np.arange(50.0) + 1, np.arange(50.0), 50).sign == 1
     assert not more_than_expected(3, 2.5) and more_than_expected(12, 2.5)
     assert not more_than_expected(0, 0.0)
-    assert Estimate(1.0, 0.5, 2.0).to_json() == [1.0, 0.5, 2.0]
+    assert [*Estimate(1.0, 0.5, 2.0)] == [1.0, 0.5, 2.0]
 
 
 def test_numbers_are_brief_and_have_no_exponent():

@@ -1,6 +1,6 @@
 """Statistics of a verdict: what differs, and what may be chance."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,10 +20,6 @@ class Estimate(NamedTuple):
     def sign(self) -> int:
         """1 if the interval is above 0, -1 if it is below, 0 within chance."""
         return int(self.low > 0) - int(self.high < 0)
-
-    def to_json(self) -> list[float]:
-        """Return value, low and high."""
-        return [*self]
 
 
 def share_of(right: "np.ndarray") -> Estimate:
@@ -122,10 +118,3 @@ def more_than_expected(n_found: int, expected: float) -> bool:
     from scipy.stats import poisson
 
     return bool(n_found and poisson.sf(n_found - 1, expected) < 0.01)
-
-
-def as_json(estimates: dict[str, Any]) -> dict[str, Any]:
-    """Return estimates as lists, other values unchanged."""
-    return {
-        name: one.to_json() if isinstance(one, Estimate) else one for name, one in estimates.items()
-    }

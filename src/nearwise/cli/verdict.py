@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nearwise.cli.chance import (
     Estimate,
     area_under_curve,
-    as_json,
     calibration_by_chance,
     mean_difference,
     more_than_expected,
@@ -45,7 +44,7 @@ class Verdict(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return lines and facts for JSON; an estimate is [value, low, high]."""
-        return {"lines": self.lines} | as_json(self.facts)
+        return {"lines": self.lines} | self.facts
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ def _selective_advice(
             break
     assert chosen is not None  # 0.8 is one of the shares
     share, wrong = chosen
-    facts["accept"] = {"share": share, "wrong": wrong.to_json(), "wrong_of_all": all_wrong}
+    facts["accept"] = {"share": share, "wrong": wrong, "wrong_of_all": all_wrong}
     command = inputs.command("predict", "--coverage", f"{share:g}", "--out", "answers.csv")
     return (
         f"Of the {100 * share:.0f} % surest rows {_percents(wrong)} are wrong, of all "

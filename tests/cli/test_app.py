@@ -37,7 +37,23 @@ def test_wrong_usage_exits_2_and_says_so_on_standard_error(nearwise, arguments):
     result = nearwise(*arguments)
     assert result.exit_code == 2
     assert result.out == ""
-    assert "Traceback" not in result.err
+    (line,) = result.err.splitlines()
+    assert line.startswith("error: ") and line.endswith(" --help")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    {
+        "fitt": "No such command 'fitt'. Did you mean 'fit'? Help: nearwise --help",
+        "fit a.csv --tagret y": "--tagret. Did you mean '--target'? Help: nearwise fit --help",
+        "fit a.csv -o m --epochs two": "'--epochs': Input should be a valid integer. Help:",
+        "fit a.csv --out": "Option '--out' requires an argument. Help: nearwise fit --help",
+        "fit": "Missing argument 'DATA'. Help: nearwise fit --help",
+        "vit trian": "No such command 'trian'. Did you mean 'train'? Help: nearwise vit --help",
+    }.items(),
+)
+def test_wrong_usage_names_what_is_near_and_where_help_is(nearwise, line, said):
+    assert said in nearwise(*line.split()).err
 
 
 @pytest.mark.parametrize(
@@ -51,7 +67,7 @@ def test_a_command_of_the_lab_says_how_to_install_it(nearwise, monkeypatch, comm
     monkeypatch.setattr(app, "_add_plugins", lambda: None)
     result = nearwise(command, "--help")
     assert (result.exit_code, result.out) == (2, "")
-    said = " ".join(result.err.replace("│", " ").split())
+    said = result.err
     assert f"'{command}' comes with the lab" in said
     assert "pip install 'nearwise-lab[figures,pdf]'" in said
     assert "Did you mean" not in said

@@ -24,6 +24,7 @@ from nearwise.cli.commands.serve import key, serve
 from nearwise.cli.commands.verify import verify
 from nearwise.cli.console import flowing, in_flags, note_words, open_streams, say, show_tracebacks
 from nearwise.cli.help import Command, Group
+from nearwise.cli.usage import plain_usage_errors
 
 _OF_THE_LAB = ("compare", "datasets", "demo", "experiment", "field", "probe", "report", "vit")
 
@@ -40,13 +41,15 @@ class _Commands(Group):
             )
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Parse the global options."""
+        with plain_usage_errors():
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        try:
+        with plain_usage_errors(ctx):
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")
-            raise
 
 
 app = typer.Typer(

@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
+from nearwise.names import did_you_mean
+
 _WIDEST = 110  # characters of a line of help
 _NAMES = 26  # characters for the names of options; a longer one gets a line of its own
 _PANEL = "rich_help_panel"  # of commands, and of options that are not named here
@@ -40,6 +42,13 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """Group of commands with plain help."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command; for an unknown one, suggest the nearest."""
+        if self.get_command(ctx, args[0]) is None:
+            hint = did_you_mean(args[0], self.list_commands(ctx))
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
         _print_help(self, ctx)
@@ -51,14 +60,13 @@ def _print_help(command: Any, ctx: Any) -> None:
     console.width = min(console.width, _WIDEST)
     usage = command.get_usage(ctx).strip().replace("{", "").replace("}", "")
     console.print(Text(usage, style="bold"))
-    console.print()
     if command.help:
-        _print_lines(console, Text.from_markup(command.help.strip(), emoji=False))
         console.print()
+        _print_lines(console, Text.from_markup(command.help.strip(), emoji=False))
     for title, entries in _panels(command, ctx).items():
+        console.print()
         console.print(Text(title, style="bold"))
         _print_entries(console, entries)
-        console.print()
 
 
 _Entries = list[tuple[Text, Text]]

@@ -61,6 +61,10 @@ IN_FLAGS = {
     "Give random_state=0, say": "Give --seed 0, say",
     "metric='manhattan' is": "metric='manhattan' is",  # no option sets it
     "more, or hold rows out: cv=0.1.": "more, or hold rows out: --cv 0.1.",
+    'cv="latest" does not fit': "--time does not fit",
+    "cv=[0.05, 0.5] must": "--cv 0.05,0.5 must",
+    "estimator=X['a'] is": "estimator=X['a'] is",  # code, not a value
+    "fit(cv=range(3))": "fit(cv=range(3))",
 }
 
 
@@ -73,6 +77,11 @@ def test_parameters_in_messages_are_the_options_of_the_command(text, capsys):
     with pytest.raises(typer.Exit):
         fit(*[None] * 7)
     assert capsys.readouterr().err == f"error: {IN_FLAGS[text]}\n"
+
+
+def test_other_commands_name_how_to_fit_by_its_options(capsys):
+    ended(ValueError("hold more out: cv=0.3"))
+    assert capsys.readouterr().err == "error: hold more out: --cv 0.3\n"
 
 
 def test_a_command_without_the_option_leaves_the_parameter(capsys):

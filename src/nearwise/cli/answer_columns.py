@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearwise.cli.console import in_flags
 from nearwise.cli.rows.parsing import parse_levels
-from nearwise.cli.tables import shown_cell
+from nearwise.cli.tables import percent, shown_cell
 from nearwise.names import are_positions
 from nearwise.safe_files import plain, standard_output, write_aside
 
@@ -199,8 +200,9 @@ def spoken(chosen: Any) -> str:
         )
     return (
         f"{said}(largest probability at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
-        f"training rows, predicted out of sample, {chosen.expected_risk:.2%} were wrong; at most "
-        f"{chosen.risk_bound:.2%} in the long run, with confidence {chosen.confidence:g}."
+        f"training rows, predicted out of sample, {percent(chosen.expected_risk, 2)} were wrong; "
+        f"at most {percent(chosen.risk_bound, 2)} in the long run, with confidence "
+        f"{chosen.confidence:g}."
     )
 
 
@@ -224,7 +226,7 @@ def measure_trust(
         chosen: Any = options.select(query)
         sets = query.sets(confidence) if hasattr(query, "sets") else None
     except ValueError as error:
-        return {"not_measured": str(error)}, {}
+        return {"not_measured": in_flags(str(error))}, {}
     answered = chosen.accepted
     selective = {"coverage_asked": options.coverage, "coverage": float(answered.mean())}
     if sets is None:
@@ -254,20 +256,20 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
         what = "sets" if "by_class" in numbers else "intervals"
         return f"Abstention and {what} were not measured. {numbers['not_measured']}"
     chosen = numbers["selective"]
-    answers = f"Selective prediction at coverage {chosen['coverage_asked']:.0%}: "
-    answers += f"{chosen['coverage']:.0%} of these rows accepted, "
+    answers = f"Selective prediction at coverage {percent(chosen['coverage_asked'], 0)}: "
+    answers += f"{percent(chosen['coverage'], 0)} of these rows accepted, "
     if "sets" not in numbers:
         mae, expected = shown_cell(chosen["mae"]) or "none", shown_cell(chosen["expected_mae"])
-        ends = f"Intervals have confidence {numbers['confidence']:.0%}."
+        ends = f"Intervals have confidence {percent(numbers['confidence'], 0)}."
         return f"{answers}mean absolute error {mae} (expected {expected}). {ends}"
     sets = numbers["sets"]
-    risk = "none" if chosen["risk"] is None else f"{chosen['risk']:.2%}"
+    risk = "none" if chosen["risk"] is None else percent(chosen["risk"], 2)
     return (
-        f"{answers}error rate {risk} (expected {chosen['expected_risk']:.2%}, at most "
-        f"{chosen['risk_bound']:.2%} with confidence {chosen['bound_confidence']:g}). Sets of "
-        f"confidence {sets['confidence']:.0%} contain the true class of {sets['coverage']:.1%} of "
-        f"rows (mean size {sets['mean_size']:.2f} classes; mean deviation of a class's coverage "
-        f"from the confidence {sets['class_gap']:.1%})."
+        f"{answers}error rate {risk} (expected {percent(chosen['expected_risk'], 2)}, at most "
+        f"{percent(chosen['risk_bound'], 2)} with confidence {chosen['bound_confidence']:g}). Sets "
+        f"of confidence {percent(sets['confidence'], 0)} contain the true class of "
+        f"{percent(sets['coverage'])} of rows (mean size {sets['mean_size']:.2f} classes; mean "
+        f"deviation of a class's coverage from the confidence {percent(sets['class_gap'])})."
     )
 
 
@@ -275,10 +277,10 @@ def wrong_labels_line(model: "Estimator") -> str:
     """Describe the estimated noise rate of a model with `label_noise`, and the decision."""
     note = model.report_.choice["label_noise"]
     low, high = note["interval"]
-    rate = "not known" if note.get("taken") == 0 else f"{note['rate']:.1%}"
-    found = f" (95 % interval {low:.1%} to {high:.1%})" if low < high else ""
+    rate = "not known" if note.get("taken") == 0 else percent(note["rate"])
+    found = f" (95 % interval {percent(low)} to {percent(high)})" if low < high else ""
     if note.get("taken", 1) < 1:
-        found = f" (between {low:.1%} and {high:.1%})"
+        found = f" (between {percent(low)} and {percent(high)})"
     decided = f"; {note['decision']}" if "decision" in note else ""
     answered = f". Predictions are the {note['answers']}" if "answers" in note else ""
     what = "labels" if hasattr(model, "classes_") else "targets"

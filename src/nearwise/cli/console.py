@@ -70,7 +70,10 @@ def say(text: str, *, style: str | None = None) -> None:
     On a terminal it wraps at blanks, and a command at its end gets a line of its own. In a file
     every line of the message stays one line.
     """
-    _print(_console(stderr=True), text, style)
+    console = _console(stderr=True)
+    with console.capture() as said:
+        _print(console, text, style)
+    sys.stderr.write(said.get())  # a progress bar takes this, and shows it above itself
 
 
 def show(result: str | rich.table.Table, *, whole: bool = False, titled: bool = False) -> None:
@@ -276,9 +279,10 @@ def describe(error: BaseException) -> str:
 
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)(?::([^']+))?'\}}")
-_PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|[\w.+-]*\w)")
+_PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|\[[^\]]*\]|[\w.+-]*\w(?![\w\[(]))")
 # options with another name than their parameter
 _OPTIONS = {"random_state": "seed", "label_noise": "noise"}
+_OF_FIT = ("cv", "estimator")  # messages of other commands name these options of 'nearwise fit' too
 
 
 def in_flags(text: str) -> str:
@@ -292,9 +296,13 @@ def in_flags(text: str) -> str:
 
     def flag(found: re.Match[str]) -> str:
         name = found[1] if found[1] in options else _OPTIONS.get(found[1], "")
-        if name not in options:
+        if name not in options and (name := found[1]) not in _OF_FIT:
             return found[0]
         value = ast.literal_eval(found[2]) if found[2][0] in "'\"" else found[2].lower()
+        if (name, value) == ("cv", "latest"):
+            return "--time"
+        if value.startswith("["):
+            value = value[1:-1].replace(" ", "")
         return f"--{name.replace('_', '-')} {shlex.quote(value)}"
 
     if "drop" in options:

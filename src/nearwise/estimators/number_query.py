@@ -98,7 +98,8 @@ class NumberQuery:
         wanted = np.asarray(levels, dtype=np.float64)
         if wanted.ndim != 1 or not len(wanted) or not ((wanted > 0) & (wanted < 1)).all():
             raise ValueError(
-                f"quantiles={levels!r} must be levels between 0 and 1, such as [0.05, 0.5, 0.95]."
+                f"quantiles={levels!r} must be levels between 0 and 1, such as "
+                "quantiles=[0.05, 0.5, 0.95]."
             )
         return self.mixture.quantiles(wanted)
 

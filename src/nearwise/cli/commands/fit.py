@@ -159,6 +159,8 @@ def fit(
     if_stopped("Nothing was saved: the fit had not begun.")
     if time_column is not None and cv is not None:
         raise ValueError("--time holds out the latest fifth of the rows. Leave --cv out.")
+    if preset == "instant":
+        options.refuse("trains a network, and --preset instant trains none", {"epochs": epochs})
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)
     chosen: dict[str, Any] = {
         "preset": preset,

@@ -101,10 +101,9 @@ def _check_instant(params: Any, settings: Settings, n_views: int, images: bool) 
         if not any(
             value is one or (isinstance(value, str | int) and value == one) for one in allowed
         ):
-            options = " or ".join(map(repr, allowed))
             raise ValueError(
-                f'{name}={value!r} does not fit preset="instant", which trains nothing. Use '
-                f"{name}={options}, or another preset."
+                f'{name}={value!r} does not fit preset="instant", which trains nothing. Leave it '
+                "out, or use another preset."
             )
 
 
@@ -202,7 +201,7 @@ def _check_cv(
     if images or n_views > 1:
         what = "Images" if images else "Rows with several views"
         raise ValueError(
-            f'{what} are not cross-fitted, but held out once. Leave cv at "auto", or give a '
+            f'{what} are not cross-fitted, but held out once. Use cv="auto", or give a '
             "share (cv=0.1) or a splitter with a single split."
         )
     return "auto" if by_rows else int(cv)

@@ -373,7 +373,7 @@ def _latest(labels: np.ndarray, groups: np.ndarray | None) -> Fold:
     if len(np.unique(labels[held_out])) < min(2, len(np.unique(labels))):
         also = "" if groups is None else " of groups that no earlier row is of"
         raise ValueError(
-            f'cv="latest" (--time) holds out the last {int(later.sum())} of {n_rows} rows, and '
+            f'cv="latest" holds out the last {int(later.sum())} of {n_rows} rows, and '
             f"among those{also} are rows of fewer than 2 known classes. Give more rows, or hold "
             "random ones out: cv=0.2."
         )

@@ -146,7 +146,7 @@ def plan_columns(
     if shown is not None and chosen.get(shown, "left out") != "left out":
         raise ValueError(
             f"columns={{{shown!r}: {chosen[shown]!r}}}: a column that is shown (show={shown!r}) is "
-            f"no feature. To use it too, show its texts: show=X[{shown!r}]."
+            "no feature. To use it too, show a copy of it under another name."
         )
     written = Written.of(frame)
     usual = written.decimal or (decimal_of(frame) if judge else "")

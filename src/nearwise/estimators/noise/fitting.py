@@ -55,7 +55,7 @@ def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -
     if settings.preset == "instant":
         raise ValueError(
             f'label_noise={label_noise!r} does not fit preset="instant", which takes labels as '
-            "they are given. Use another preset, or leave label_noise out."
+            "they are given. Leave it out, or use another preset."
         )
     if settings.per_class:
         raise ValueError(

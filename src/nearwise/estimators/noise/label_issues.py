@@ -95,8 +95,8 @@ def _warn_of_others(independent: np.ndarray) -> None:
         warn_user(
             f"Base or networks were trained on the labels of {n_rows - n_judged} of the {n_rows} "
             "rows in memory, so wrong ones among these look less suspicious than they are; "
-            f'"independent" marks the other {n_judged}. For independent predictions of all, fit '
-            'with label_noise="auto".'
+            f'"independent" marks the other {n_judged}. For independent predictions of all, give '
+            "a share of wrong labels: label_noise=0.05."
         )
 
 

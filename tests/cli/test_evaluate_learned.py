@@ -65,7 +65,7 @@ def test_rows_that_repeat_by_nature_are_said_to(nearwise, tmp_path):
     new = pd.DataFrame({"letter": list("efgh"), "label": list("xyxy")})
     pd.concat([frame, new]).to_csv(tmp_path / "t.csv", index=False)
     numbers, printed = evaluated(nearwise, tmp_path / "m", tmp_path / "t.csv", tmp_path)
-    assert "100% of the rows in memory have a duplicate" in printed
+    assert "100 % of the rows in memory have a duplicate" in printed
     rows, apart = numbers["rows"], numbers["rows"]["learned_metrics"]
     every = (4 * numbers["metrics"]["nll"] + 60 * apart["nll"]) / 64
     assert rows["metrics_together"]["nll"] == pytest.approx(every)

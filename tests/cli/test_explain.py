@@ -11,6 +11,7 @@ from nearwise import AttnKNNClassifier
 from nearwise.cli import card_view, console
 from nearwise.cli.explaining import explain_remembered, explain_rows
 from nearwise.cli.models import open_model
+from nearwise.cli.tables import cut
 from tests.estimators.cases import attn_knn
 from tests.estimators.image_cases import QUICK, named_folder
 
@@ -96,6 +97,11 @@ def test_a_card_fits_the_terminal(tables, trained, width):
     assert not any("…" in line for line in lines[:10])
     most = max(found[0].card.neighbors, key=lambda one: one.weight)
     assert sum(str(most.id) in line.split()[:1] for line in lines) == 1
+
+
+def test_of_a_long_file_the_end_is_shown():
+    assert cut("photos/of/animals/cat_17.png", 14) == "…ls/cat_17.png"
+    assert cut("a sentence / that is long", 10) == "a sentenc…"
 
 
 def test_columns_that_differ_are_marked(tables, trained):

@@ -71,7 +71,7 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     failed = nearwise(
         "add", trained, tables / "test.csv", "--eviction", "fifo", "-o", tmp_path / "x"
     )
-    assert failed.exit_code == 2 and "'reservoir' or 'age' (got 'fifo')" in failed.err
+    assert failed.exit_code == 2 and "not one of 'reservoir', 'age'" in failed.err
 
 
 def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):

@@ -168,7 +168,7 @@ def test_evaluate_measures_what_the_library_predicts(nearwise, numbers, tmp_path
     covered = sum(one["rows"] * one["coverage"] for one in slices)
     assert covered == pytest.approx(inside.sum())
     assert found["selective"]["coverage_asked"] == 0.9
-    for word in ("RMSE", "CRPS", "PIT", "base alone", "Selective prediction at coverage 90%"):
+    for word in ("RMSE", "CRPS", "PIT", "base alone", "Selective prediction at coverage 90 %"):
         assert word in printed.out
 
 

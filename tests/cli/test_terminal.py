@@ -1,6 +1,8 @@
 """Messages wrap on a terminal and stay lines in a file; tables are plain text in a pipe."""
 
 import io
+import sys
+from itertools import takewhile
 
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ import rich.console
 from nearwise.cli import console
 from nearwise.cli.tables import fact_table, grid, tab_separated
 from nearwise.cli.wrapping import wrapped
+from nearwise.progress_bar import ProgressBar
 
 WORDS = "note: the model has columns that differ in every row, such as an id; they are left out."
 COMMAND = "Saved to a.model. Next: nearwise predict a.model NEW --out predictions.csv --proba"
@@ -56,6 +59,7 @@ def test_a_terminal_gets_wrapped_text_and_drawn_tables(monkeypatch):
 
     said = io.StringIO()
     monkeypatch.setattr(console, "_console", terminal)
+    monkeypatch.setattr(sys, "stderr", said)
     console.say(WORDS)
     assert said.getvalue().splitlines() == wrapped(WORDS, 40)
     said.truncate(0)
@@ -64,6 +68,46 @@ def test_a_terminal_gets_wrapped_text_and_drawn_tables(monkeypatch):
     said = io.StringIO()
     console.show(grid("Title", ["a", "b"], []))
     assert not said.getvalue()
+
+
+def test_what_is_said_under_a_bar_stands_above_it_on_a_line_of_its_own(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressBar() as bar:
+        bar.add_task("fitting", total=None)
+        bar.refresh()
+        before = screen.tell()
+        console.say("warning: a word")
+        said = screen.getvalue()[before:]
+    assert said.index("\x1b[2K") < said.index("warning: a word") < said.rindex("fitting")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["evaluate", "clean", "clean --show"])
+def test_tables_keep_a_line_per_row(nearwise, tables, trained, monkeypatch, width, name):
+    def terminal(*, stderr=False):
+        return rich.console.Console(
+            file=io.StringIO() if stderr else shown, force_terminal=True, width=width,
+            markup=False, highlight=False, color_system=None,
+        )  # fmt: skip
+
+    commands = {
+        "evaluate": ("evaluate", trained, tables / "test.csv", "--all"),
+        "clean": ("clean", tables / "train.csv", "-t", "label", "--drop", "row"),
+        "clean --show": ("clean", tables / "train.csv", "-t", "label", "--show", "row"),
+    }
+    shown = io.StringIO()
+    monkeypatch.setattr(console, "_console", terminal)
+    assert nearwise(*commands[name]).exit_code == 0
+    lines = shown.getvalue().splitlines()
+    first = 1 + next(at for at, line in enumerate(lines) if "───" in line)
+    rows = list(takewhile(str.strip, lines[first:]))
+    assert len(rows) >= 10 and all(line[1] != " " and "…" not in line for line in rows)
+    assert max(map(len, rows)) <= width
+    if name == "clean --show":
+        assert all(line.split()[1] == f"r0-{line.split()[0]}" for line in rows)
 
 
 def test_a_date_says_in_which_order_it_was_read(nearwise, tmp_path):
@@ -83,5 +127,5 @@ def test_a_date_says_in_which_order_it_was_read(nearwise, tmp_path):
 
 def test_a_history_without_changes_is_a_sentence(nearwise, trained):
     found = nearwise("history", trained)
-    assert found.out == "version\ttime\tchange\trows\tids\n"
+    assert found.out == "version\ttime (UTC)\tchange\trows\tids\n"
     assert "no changes are listed" in found.err

@@ -104,7 +104,7 @@ def test_evaluate_measures_answers_and_sets(nearwise, tables, trained, tmp_path)
     assert numbers["selective"]["coverage"] == pytest.approx(chosen.accepted.mean())
     sets = model.predict_set(X, 0.8)
     assert numbers["sets"]["mean_size"] == pytest.approx(sets.sum(axis=1).mean())
-    assert "Sets of confidence 80%" in " ".join(result.out.split())
+    assert "Sets of confidence 80 %" in " ".join(result.out.split())
 
 
 @pytest.mark.parametrize(("given", "bound", "sets"), [(None, 0.95, 0.9), (0.8, 0.8, 0.8)])
@@ -119,7 +119,7 @@ def test_confidence_means_the_same_to_evaluate_as_to_predict(
     assert numbers["sets"]["confidence"] == sets
     said = nearwise("predict", trained, tables / "test.csv", "--coverage", "0.9", *options).err
     assert f"with confidence {bound:g}" in said
-    assert f"at most {numbers['selective']['risk_bound']:.2%}" in said
+    assert f"at most {100 * numbers['selective']['risk_bound']:.2f} %" in said
 
 
 def test_evaluate_says_why_it_does_not_measure_sets_of_a_small_memory(nearwise, tables, trained):

@@ -1,5 +1,6 @@
 """Cards of answers in a terminal, and as tab-separated text."""
 
+import textwrap
 from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -9,15 +10,16 @@ import rich.table
 from rich.cells import cell_len
 from rich.text import Text
 
-from nearwise.cli.tables import tab_separated
+from nearwise.cli.tables import cut, tab_separated
 from nearwise.html.numbers import cell, percent
 
 if TYPE_CHECKING:
     from nearwise.cli.explaining import Explained
 
 _BAR = 10  # characters of the largest weight
-_WIDEST = 14  # characters of a value
+_WIDEST = 14  # characters of a value, and of a line of its column's name
 _COLORS = {"good": "green", "fair": "yellow", "poor": "red", "plain": ""}
+_WIDE = ("file", "show")  # what tells rows apart gets the room that there is
 _SPACE, _GAP = "\N{NO-BREAK SPACE}", 3
 
 
@@ -46,29 +48,30 @@ def drawn(one: "Explained", width: int) -> tuple[rich.table.Table, str]:
         ["without it", "", *(each.without for each in card.neighbors)],
     ]
     left = width - sum(max(map(cell_len, column)) + _GAP for column in lead)
-    shown = 0
-    for head, of in extra:
-        left -= max(cell_len(_cut(text)) for text in (head, *(text for text, _ in of))) + _GAP
-        if left < 0:
-            break
-        shown += 1
     for (head, *_), right in zip(lead, (True, False, False, True), strict=True):
         table.add_column(head, justify="right" if right else "left", no_wrap=True)
-    for head, _ in extra[:shown]:
-        table.add_column(_cut(head), no_wrap=True)
-    values = [values for _, values in extra[:shown]]
-    table.add_row(one.key, one.label, "", "", *(_cut(of[0][0]) for of in values), style="bold")
+    values = []
+    for name, of in extra:
+        head = "\n".join(textwrap.wrap(name, _WIDEST, max_lines=3, placeholder="…"))
+        widest = max(_WIDEST, left - _GAP) if name in _WIDE else _WIDEST
+        cells = [(cut(text, widest), differs) for text, differs in of]
+        left -= max(map(cell_len, [*head.split("\n"), *(text for text, _ in cells)])) + _GAP
+        if left < 0:
+            break
+        table.add_column(head, no_wrap=True)
+        values.append(cells)
+    table.add_row(one.key, one.label, "", "", *(of[0][0] for of in values), style="bold")
     for at, each in enumerate(card.neighbors):
         bar = Text("━" * max(1, round(_BAR * each.bar)), style="cyan")
         bar.append(" " * (_BAR - len(bar)) + f" {percent(each.weight):>7}", style="default")
-        cells = [Text(_cut(of[at + 1][0]), style=_marked(of[at + 1][1])) for of in values]
+        faces = [Text(of[at + 1][0], style=_marked(of[at + 1][1])) for of in values]
         label = Text(each.label, style="green" if each.agrees else "yellow")
         without = Text(each.without, style="bold red" if each.flips else "")
-        table.add_row(str(each.id), label, bar, without, *cells)
+        table.add_row(str(each.id), label, bar, without, *faces)
     notes = [card.attention.replace(_SPACE, " ")]
     if any(differs for of in values for _, differs in of):
         notes.append("Bold values differ from the row's.")
-    hidden = len(extra) - shown
+    hidden = len(extra) - len(values)
     if hidden:
         notes.append(f"A wider terminal shows {hidden} more column{'s' if hidden > 1 else ''}.")
     return table, " ".join(notes)
@@ -107,10 +110,10 @@ def _extra_columns(one: "Explained") -> list[tuple[str, list[tuple[str, bool]]]]
     """Return name and cells (text, differs) of each column; the first cell is the row's own."""
     faces = [one.card.query, *(each.face for each in one.card.neighbors)]
     found: list[tuple[str, list[tuple[str, bool]]]] = []
-    if any(face.show for face in faces):
-        found.append(("show", [(face.show, False) for face in faces]))
     if any(one.files):
         found.append(("file", [("", False), *((file, False) for file in one.files)]))
+    elif any(face.show for face in faces):
+        found.append(("show", [(face.show, False) for face in faces]))
     table: Any = one.table
     for at, name in enumerate(() if table is None or table.query is None else table.columns):
         cells = [(cell(row[at][0]), row[at][1]) for row in table.cells]
@@ -120,7 +123,3 @@ def _extra_columns(one: "Explained") -> list[tuple[str, list[tuple[str, bool]]]]
 
 def _marked(differs: bool) -> str:
     return "bold yellow" if differs else "dim"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"

@@ -7,7 +7,7 @@ import rich.table
 from nearwise.cli.answer_columns import TrustOptions, measure_trust, trust_in_words
 from nearwise.cli.chance import LEVEL
 from nearwise.cli.console import progress
-from nearwise.cli.tables import grid, shown_cell
+from nearwise.cli.tables import grid, percent, shown_cell
 from nearwise.cli.verdict import FEWEST
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ METRICS = {
     "equal_mass_ece": ("ECE (equal mass)", "lower"),
     "classwise_ece": ("ECE (classwise)", "lower"),
     "smooth_ece": ("ECE (smooth)", "lower"),
-    "signed_gap": ("confidence - accuracy", "near 0"),
+    "signed_gap": ("overconfidence", "near 0"),
     "aurc": ("AURC", "lower"),
     "augrc": ("AUGRC", "lower"),
     "rmse": ("RMSE", "lower"),
@@ -40,7 +40,7 @@ METRICS = {
     "r2": ("R2", "higher"),
     "crps": ("CRPS", "lower"),
     "pinball": ("pinball loss", "lower"),
-    "coverage": ("coverage", "near the confidence"),
+    "coverage": ("coverage", "as asked"),
     "width": ("width", "lower"),
 }
 _WITH_INTERVAL = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
@@ -98,7 +98,7 @@ def tables(found: dict[str, Any], title: str) -> list[str | rich.table.Table]:
         shown.append(_class_table(found["by_class"]))
     elif found["shots"]:
         shown.append(_shot_table(found["shots"]))
-    null_mass = f"Attention weight on no neighbor: {found['null_mass']:.1%}"
+    null_mass = f"Attention weight on no neighbor: {percent(found['null_mass'])}"
     return [*shown, null_mass, trust_in_words(found)]
 
 
@@ -117,8 +117,8 @@ def _score_table(found: dict[str, Any], title: str) -> rich.table.Table:
         ]
         for name, value in found["metrics"].items()
     ]
-    names = [part.replace("_", " ") for part in parts]
-    heads = ["metric", "model", f"{LEVEL:.0%} interval", *names, "better"]
+    names = [part.replace("_", "\n") for part in parts]  # two lines, as eighty characters are few
+    heads = ["metric", "model", f"{percent(LEVEL, 0)} interval", *names, "better"]
     return grid(title, heads, rows, left=["better"])
 
 

@@ -94,6 +94,19 @@ def short(value: Any) -> str:
     return str(value)
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """Format a share, such as 91.8 %."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def cut(text: str, width: int) -> str:
+    """Shorten a text to a number of characters; of a path or a URL the end stays."""
+    if len(text) <= width:
+        return text
+    is_path = "/" in text and " " not in text
+    return "…" + text[len(text) - width + 1 :] if is_path else text[: width - 1] + "…"
+
+
 def shown_cell(value: Any) -> str:
     """Format a table cell: empty for a missing value, integers in full, others with six digits."""
     if value is None or value != value or str(value) in ("<NA>", "NaT"):

@@ -16,6 +16,7 @@ from nearwise.cli.chance import (
     share_of,
 )
 from nearwise.cli.console import typed
+from nearwise.cli.tables import percent
 from nearwise.names import listed
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _accuracy_words(facts: dict[str, Any], what: str) -> str:
     how = words[facts["accuracy_gain"].sign]
     return (
         f"Accuracy {_percents(accuracy)} on {what}, {how} always answering "
-        f"{common['class']} ({_percent(common['accuracy'])})"
+        f"{common['class']} ({percent(common['accuracy'])})"
     )
 
 
@@ -142,7 +143,7 @@ def _honesty_words(facts: dict[str, Any]) -> str:
         return f"probabilities honest ({by_chance})"
     if abs(gap) < ece / 2:
         return f"probabilities off ({by_chance})"
-    return f"probabilities too {'high' if gap > 0 else 'low'} by {_percent(abs(gap))} ({by_chance})"
+    return f"probabilities too {'high' if gap > 0 else 'low'} by {percent(abs(gap))} ({by_chance})"
 
 
 def _nll_words(facts: dict[str, Any], found: dict[str, Any], *, has_base: bool) -> str:
@@ -216,7 +217,7 @@ def _selective_advice(
     command = inputs.command("predict", "--coverage", f"{share:g}", "--out", "answers.csv")
     return (
         f"Of the {100 * share:.0f} % surest rows {_percents(wrong)} are wrong, of all "
-        f"{_percent(all_wrong)}. To accept such rows and leave the others to a person: {command}"
+        f"{percent(all_wrong)}. To accept such rows and leave the others to a person: {command}"
     )
 
 
@@ -308,10 +309,6 @@ def _values(estimate: Estimate) -> str:
     return f"{brief(estimate.value)} ({brief(estimate.low)} to {brief(estimate.high)})"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def _percents(estimate: Estimate) -> str:
     low, high = 100 * estimate.low, 100 * estimate.high
-    return f"{_percent(estimate.value)} ({low:.1f} to {high:.1f})"
+    return f"{percent(estimate.value)} ({low:.1f} to {high:.1f})"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,10 +12,10 @@ from nearwise.cli.console import if_stopped, reported, say, show, show_json, typ
 from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder, require_data
-from nearwise.cli.rows.parsing import parse_numbers
+from nearwise.cli.rows.parsing import parse_numbers, spelled_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
-from nearwise.cli.tables import grid, short
+from nearwise.cli.tables import grid, percent
 from nearwise.names import did_you_mean, spelled_alike
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ def add(
         ),
     ] = None,
     eviction: Annotated[
-        str | None,
+        Literal["reservoir", "age"] | None,
         typer.Option(
             "--eviction",
-            metavar="WHO",
             help="Rows to forget: reservoir (at random) or age (older ones are more likely).",
         ),
     ] = None,
@@ -293,12 +292,14 @@ def history(
             ]
         )
         return
-    rows, heads = [], ("version", "time", "change", "rows", "ids")
+    rows, heads = [], ("version", "time (UTC)", "change", "rows", "ids")
     for change in found:
         undoes, n_rows = change.details.get("undoes"), len(change.ids)
         kind = change.kind + (f" (undoes {undoes})" if undoes else "") + _from_to(change)
-        ids = short(change.ids[:_IDS_SHOWN]) + (", ..." if n_rows > _IDS_SHOWN else "")
-        rows.append([change.version, change.time, kind, n_rows, ids])
+        parts = spelled_numbers(change.ids).split(",")
+        ids = ",".join(parts[:_IDS_SHOWN]) + (",..." if len(parts) > _IDS_SHOWN else "")
+        time = change.time.removesuffix("+00:00").replace("T", " ")
+        rows.append([change.version, time, kind, n_rows, ids])
     show(grid(f"Changes of {model}", heads, rows, left=heads))
     if not found:
         say(f"{model} is as it was fitted or last saved from Python: no changes are listed.")
@@ -351,7 +352,7 @@ def compact(
         n_changes = live.n_pending
         found = live.compact()
     if not quiet and found is not None:
-        shares = ", ".join(f"{share:.1%} in {space}" for space, share in found.recall.items())
+        shares = ", ".join(f"{percent(share)} in {space}" for space, share in found.recall.items())
         say(
             f"Rewrote {found.n_rows} rows; {model} is at version {live.version}. Recall of the "
             f"search: {shares}. Removed rows are deleted for good."

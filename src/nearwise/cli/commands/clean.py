@@ -14,10 +14,10 @@ from nearwise.cli.console import (
     note_step,
     reported,
     say,
-    show,
     terminal_width,
     typed_again,
 )
+from nearwise.cli.console import show as print_result
 from nearwise.cli.outputs import check_output, require_data
 from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.frames import free_name
@@ -25,7 +25,7 @@ from nearwise.cli.rows.image_rows import names_images
 from nearwise.cli.rows.parsing import parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.cli.rows.targets import estimator_for
-from nearwise.cli.tables import grid, shown_cell
+from nearwise.cli.tables import cut, grid, shown_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 _NEIGHBORS = 5
 _WIDEST = 4  # most columns shown per row
-_FOR_NEIGHBORS = 32  # characters kept for the neighbors
+_FOR_NEIGHBORS = 22  # characters kept for the neighbors
+_GAP = 3  # characters between columns
+_LEAST = 12  # characters of what is shown with each row
 
 
 @reported
@@ -58,6 +60,7 @@ def clean(
     number: options.NumberOption = None,
     date: options.DateOption = None,
     keep_words: options.WordsOption = None,
+    show: options.ShowOption = None,
     top: Annotated[int, typer.Option(min=1, help="Number of suspicious rows to print.")] = 10,
     noise: Annotated[
         str | None,
@@ -120,7 +123,7 @@ def clean(
     )
     words = keep_words or []
     rows = read_to_learn(
-        data, target, reading, uses=uses, drop=drop or [], keep_words=words, task=task
+        data, target, reading, uses=uses, drop=drop or [], keep_words=words, show=show, task=task
     )
 
     from nearwise.estimators import ColumnWarning, review
@@ -141,10 +144,11 @@ def clean(
     reviewed = review(model)
     issues = reviewed.issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
+        shown = [] if rows.show is None else [rows.show]
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         uses = model.report_.columns
         names = [n for n in getattr(rows.X, "columns", ()) if uses.get(str(n)) != "left out"]
-        show(_suspects(issues.head(top), rows, names[:_WIDEST], title))
+        print_result(_suspects(issues.head(top), rows, [*shown, *names[:_WIDEST]], title))
     if not quiet:
         say(_expected(model, reviewed.expected_wrong_labels()))
     if out is not None:
@@ -207,44 +211,52 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
 
 
 def _suspects(issues: "pd.DataFrame", rows: Rows, names: list[str], title: str) -> rich.table.Table:
-    """Make a table of suspects, with the values of some columns as far as they fit."""
+    """Make a table of suspects: what is shown with each, and columns and neighbors that fit."""
     is_number, suspects = "low" in issues, issues.to_dict("records")
     columns: dict[str, list[str]] = {
-        "row": [str(rows.y.index[one["id"]]) for one in suspects],
-        f"{rows.y.name} given": [shown_cell(one["given"]) for one in suspects],
+        f"{rows.y.name}\ngiven": [shown_cell(one["given"]) for one in suspects],
         "suggested": [shown_cell(one["suggested"]) for one in suspects],
     }
     if is_number:
-        columns["usual (90 %)"] = [
+        columns["usual\n(90 %)"] = [
             " to ".join(shown_cell(one[end]) for end in ("low", "high")) for one in suspects
         ]
     else:
-        columns["given is right"] = [f"{100 * one['proba_given']:.1f} %" for one in suspects]
+        columns["given\nis right"] = [f"{100 * one['proba_given']:.1f} %" for one in suspects]
+    number = {"row": [str(rows.y.index[one["id"]]) for one in suspects]}
+    left = (terminal_width() or 10**6) - sum(map(_width, (number | columns).items())) - 2  # edges
     described = [rows.described(one["id"], names) for one in suspects]
-    left = (terminal_width() or 10**6) - _FOR_NEIGHBORS - sum(map(_width, columns.items()))
+    shown = {}
+    if (face := "file" if rows.names is not None else rows.show) is not None:
+        widest = max(left - _FOR_NEIGHBORS - _GAP, _LEAST)
+        shown = {
+            free_name(face, number | columns): [
+                cut(values.pop(face), widest) for values in described
+            ]
+        }
+    columns = number | shown | columns
+    left -= sum(map(_width, shown.items()))
     for name in described[0]:
         column = free_name(name, columns), [values[name] for values in described]
-        left -= _width(column)
-        if left < 0:
+        if left - _width(column) < _FOR_NEIGHBORS:
             break
+        left -= _width(column)
         columns[column[0]] = column[1]
-    what = "targets" if is_number else "labels"
-    columns[f"{what} of its neighbors (rows)"] = [
-        _neighbors(rows, one["neighbors"]) for one in suspects
-    ]
+    columns["neighbors (rows)"] = [_neighbors(rows, one["neighbors"], left) for one in suspects]
     lines = zip(*columns.values(), strict=True)
     return grid(title, list(columns), lines, left=list(columns)[1:], fold=False)
 
 
 def _width(column: tuple[str, list[str]]) -> int:
     head, values = column
-    return max(map(cell_len, [head, *values])) + 3  # between columns
+    return max(map(cell_len, [*head.split("\n"), *values])) + _GAP
 
 
-def _neighbors(rows: Rows, ids: "Sequence[int]") -> str:
-    """Name the labels of rows, each with its rows: "no (3, 17), yes (4)"."""
+def _neighbors(rows: Rows, ids: "Sequence[int]", width: int) -> str:
+    """Name the labels of the rows that fit, each with its rows: "no (3, 17), yes (4)"."""
     by_label: dict[str, list[str]] = {}
     for row in ids:
         label = shown_cell(rows.y.iloc[row])
         by_label.setdefault(label, []).append(str(rows.y.index[row]))
-    return ", ".join(f"{label} ({', '.join(found)})" for label, found in by_label.items())
+    text = ", ".join(f"{label} ({', '.join(found)})" for label, found in by_label.items())
+    return text if len(text) <= width or len(ids) < 2 else _neighbors(rows, ids[:-1], width)

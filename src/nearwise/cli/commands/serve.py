@@ -93,7 +93,7 @@ def serve(
 
     [bold]Examples[/bold]
       nearwise serve iris.model
-      curl -s localhost:8080/predict -H 'Content-Type: application/json' -d '{"rows": [{...}]}'
+      curl -s localhost:8080/predict --json '{"rows": [{...}]}'
       nearwise key laptop --scope write --keys keys.json
       nearwise serve iris.model --host 0.0.0.0 --keys keys.json
     """

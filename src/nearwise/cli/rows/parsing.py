@@ -29,6 +29,17 @@ def parse_numbers(option: str, text: str) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
+def spelled_numbers(numbers: Iterable[int]) -> str:
+    """Write numbers as `parse_numbers` reads them, such as "0-4,9"; rising runs as ranges."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
 def split_list(text: str | Iterable[str] | None) -> list[str]:
     """Split one or several comma-separated texts into nonblank parts."""
     if text is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearwise.cli.rows.rows import take_rows
 from nearwise.cli.scores import in_rows, measure
+from nearwise.cli.tables import percent
 from nearwise.names import listed
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class ScoredRows:
     @property
     def remarks(self) -> list[str]:
         """Sentences about rows that equal training rows, if any."""
-        sentences, repeats = [], f"{self.found.repeats:.0%} of the {self.noun} in memory"
+        sentences, repeats = [], f"{percent(self.found.repeats, 0)} of the {self.noun} in memory"
         if self.n_learned:
             equal = f"equal training {self.noun}, {self.compared}"
             n_rows = len(self.y) if self.among else self.n_learned + self.new * len(self.y)

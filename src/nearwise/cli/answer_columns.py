@@ -41,7 +41,7 @@ def neighbor_columns(explanations: Sequence[Any]) -> dict[str, list[Any]]:
     images from files add neighbor_1_file, other rows with something to show neighbor_1_show. The
     next neighbors follow, up to the largest number of them; None for rows with fewer.
     """
-    from nearwise.html import make_card, pixels_of
+    from nearwise.html.card import make_card, pixels_of
 
     one = next((n for e in explanations for n in e.neighbors), None)
     of_numbers = hasattr(one, "target")

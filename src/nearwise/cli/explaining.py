@@ -91,7 +91,8 @@ def _answers(query: Any, n: int | None) -> list[tuple[Any, float | None]]:
 def _explained(
     fitted: Any, explanation: Any, X: Any, at: int, name: str, key: str, novelty_p: float | None
 ) -> Explained:
-    from nearwise.html import make_card, neighbor_table, pixels_of
+    from nearwise.html import make_card, neighbor_table
+    from nearwise.html.card import pixels_of
 
     explanation = replace(explanation, source=(X, at))
     row = explanation.row

@@ -1,6 +1,6 @@
 """HTML of explanations, sets, trust and models, for notebooks and the page of the service."""
 
-from nearwise.html.card import Card, Face, face_of, make_card, pixels_of
+from nearwise.html.card import Card, Face, make_card
 from nearwise.html.charts import Chart
 from nearwise.html.neighbors import NeighborTable, neighbor_table
 from nearwise.html.rendering import STYLE, environment, notebook, picture
@@ -12,10 +12,8 @@ __all__ = [
     "Face",
     "NeighborTable",
     "environment",
-    "face_of",
     "make_card",
     "neighbor_table",
     "notebook",
     "picture",
-    "pixels_of",
 ]

@@ -47,7 +47,7 @@ from nearwise.estimators.storage.journaling import ADD, FEEDBACK
 from nearwise.estimators.uncertainty.explain import without_pixels
 from nearwise.estimators.uncertainty.trust import Trust, measure_trust
 from nearwise.forking import heed_forks
-from nearwise.html import face_of
+from nearwise.html.card import face_of
 from nearwise.html.rendering import png
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve import classes, numbers

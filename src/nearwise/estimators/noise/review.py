@@ -110,7 +110,8 @@ class Review:
         return f"<Review of {self._fitted.n_remembered:,} rows: findings(), issues(), trust(), ...>"
 
     def _repr_html_(self) -> str:
-        from nearwise.html import face_of, notebook
+        from nearwise.html import notebook
+        from nearwise.html.card import face_of
 
         counts = self._found["kind"].value_counts().items()
         first = self._found[:_MOST_SHOWN].astype(object)

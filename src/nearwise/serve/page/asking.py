@@ -8,7 +8,7 @@ import numpy as np
 from nearwise.estimators.live import Version
 from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.query import SET_CONFIDENCE
-from nearwise.html import Face, face_of
+from nearwise.html.card import Face, face_of
 from nearwise.serve import numbers
 from nearwise.serve.asked_rows import Ask
 from nearwise.serve.page.forms import Form, form_of, row_id, typed_choice, typed_number

@@ -6,7 +6,8 @@ from typing import Any
 from nearwise.estimators.live import Version
 from nearwise.estimators.noise.left_out import explain_left_out
 from nearwise.estimators.uncertainty.column_shares import column_shares
-from nearwise.html import Card, Face, face_of, make_card, neighbor_table, pixels_of
+from nearwise.html import Card, Face, make_card, neighbor_table
+from nearwise.html.card import face_of, pixels_of
 from nearwise.html.neighbors import used_first
 from nearwise.html.numbers import cell, number, rounded_percent
 from nearwise.names import are_positions

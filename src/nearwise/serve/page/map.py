@@ -11,7 +11,8 @@ from starlette.responses import Response
 from nearwise.estimators.memory_map import MapMethod
 from nearwise.estimators.model.fitted_model import FittedModel
 from nearwise.estimators.query import kneighbors
-from nearwise.html import face_of, picture
+from nearwise.html import picture
+from nearwise.html.card import face_of
 from nearwise.names import are_positions
 from nearwise.serve import classes
 from nearwise.serve.page.asking import N_NEIGHBORS, Form, predicted, row_in

@@ -79,7 +79,7 @@ def main() -> None:
         page.wait_for_selector("#map-legend li")
         page.screenshot(path=OUT / "page-map.png")
         page.goto(f"{base}/page/trust")
-        page.wait_for_selector("#trust .confusion")
+        page.wait_for_selector(".confusion")
         page.screenshot(path=OUT / "page-trust.png")
         page.goto(base)
         page.wait_for_selector(".thing")

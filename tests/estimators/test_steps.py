@@ -62,12 +62,36 @@ def test_time_left_is_that_of_alike_steps():
     steps.plan([{"neighbors": 4}])
     assert steps.seconds_left() is None
     walk(steps, clock, ["neighbors 1", "neighbors 2"])
-    assert steps.seconds_left() == pytest.approx(20)  # two more of ten seconds
     steps.start("neighbors 3")
+    assert steps.seconds_left() == pytest.approx(20)  # two more of ten seconds
     clock.now += 4
     assert steps.seconds_left() == pytest.approx(16)
     steps.reach(0.5)  # half done in four seconds
     assert steps.seconds_left() == pytest.approx(14)
+
+
+def test_no_time_left_is_said_before_steps_are_timed_that_tell_of_others():
+    clock = Clock()
+    steps = Steps(clock)
+    steps.plan(PLAN)
+    walk(steps, clock, ["features"], seconds=60.0)  # libraries start
+    walk(steps, clock, ["base: a, fold 1 of 3"], seconds=4.0)
+    assert steps.seconds_left() is None
+    walk(steps, clock, ["base: a, fold 2 of 3"], seconds=4.0)
+    steps.start("base: b, fold 1 of 3")
+    # b, its second fold, .4 of both third folds, forest and memory
+    assert steps.seconds_left() == pytest.approx(4.0 * (1 + 1 + 0.8 + 2))
+
+
+def test_a_kind_that_was_timed_bounds_what_epochs_promise():
+    clock = Clock()
+    steps = Steps(clock)
+    steps.plan([{"head": 2}])
+    walk(steps, clock, ["head, member 1"], seconds=8.0)
+    steps.start("head, member 2")
+    clock.now += 2.0
+    steps.reach(1 / 12)  # of the most epochs; the first member stopped long before
+    assert steps.seconds_left() == pytest.approx(6.0)
 
 
 def test_time_left_never_counts_a_late_step_as_done_before_its_time():

@@ -4,21 +4,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 # Usual cost of a step relative to a forest, by the start of its name. From single fits on two cores
-# to tables of 2,500 rows, 4,000 (adult) and 1,500 (wine-quality). A step's own time counts more.
+# to tables of 500 to 20,000 rows (adult), 2,500, 3,000 (houses) and 1,500 (wine-quality). A step's
+# own time counts more.
 _COSTS = {
     "base: kernel-logistic": 0.3,
     "base: kernel-ridge": 0.3,
     "base: logistic": 0.1,
     "base: ridge": 0.1,
-    "base: mlp": 3.0,
-    "calibration: ": 5.0,
+    "base: log-mlp": 4.0,
+    "base: mlp": 6.0,
+    "calibration: ": 8.0,
     "embedder": 20.0,
+    "features": 0.0,  # mostly the start of libraries, which says nothing about other steps
     "head": 5.0,
     "key space": 7.0,
-    "neighbors of fold": 3.0,
+    "neighbors of fold": 2.0,
     "true labels": 20.0,
 }
-_SOONEST = 2.0  # seconds of finished steps before the time left is estimated
+_SOONEST = 0.2  # share of the usual cost of all steps before the time left is estimated
+_KEPT = 0.4  # usual share of the models of the base that are fitted to more folds than the first
+_LATE = 0.25  # least time left of a late step, as a share of its time so far
+_FIRST = 2  # folds of all models of the base
 
 
 class Steps:
@@ -96,19 +102,22 @@ class Steps:
 
     def seconds_left(self) -> float | None:
         """Estimate the seconds left; None without a plan, or if too little is finished."""
-        done = sum(self._seconds.values())
-        if not self._planned or done < _SOONEST:
+        done = sum(self._seconds[kind] for kind in self._seconds if _cost(kind))
+        usual = sum(self._finished(kind) * _cost(kind) for kind in self._seconds)
+        if usual <= _SOONEST * (
+            usual + sum(self._due(kind) * _cost(kind) for kind in self._planned)
+        ):
             return None
         present = self._clock() - self._step_began
-        usual = sum(self._finished(kind) * _cost(kind) for kind in self._seconds)
         scale = done / usual
         expected = self._expected(self._kind, scale)
         if present > expected:  # slower than thought: so will others be
             scale = (done + present) / (usual + _cost(self._kind))
-        rest = max(expected - present, 0.0)
-        if self._share:
-            rest = present * (1 / self._share - 1)
-        return rest + sum(self._open(kind) * self._expected(kind, scale) for kind in self._planned)
+        rest = max(expected - present, _LATE * present)
+        if self._share:  # of the largest number of epochs, and training may stop before
+            by_share = present * (1 / self._share - 1)
+            rest = min(by_share, rest) if self._finished(self._kind) else by_share
+        return rest + sum(self._due(kind) * self._expected(kind, scale) for kind in self._planned)
 
     def _expected(self, kind: str, scale: float) -> float:
         """Estimate the seconds of a step: the mean of its kind, or its usual cost."""
@@ -120,6 +129,12 @@ class Steps:
 
     def _open(self, kind: str) -> int:
         return max(self._planned[kind] - self._started.get(kind, 0), 0)
+
+    def _due(self, kind: str) -> float:
+        """Count the steps of a kind that will probably come."""
+        n, first = self._open(kind), max(_FIRST - self._started.get(kind, 0), 0)
+        is_base = kind.startswith("base: ") and self._started.get(kind, 0) <= _FIRST
+        return min(n, first) + _KEPT * max(n - first, 0) if is_base else n
 
     def _drop_skipped(self) -> None:
         """Drop planned steps that were due before the present one.

@@ -61,7 +61,7 @@ def test_a_terminal_gets_wrapped_text_and_drawn_tables(monkeypatch):
     monkeypatch.setattr(console, "_console", terminal)
     monkeypatch.setattr(sys, "stderr", said)
     console.say(WORDS)
-    assert said.getvalue().splitlines() == wrapped(WORDS, 40)
+    assert said.getvalue() == "\r" + "\n".join(wrapped(WORDS, 40)) + "\n"
     said.truncate(0)
     console.show(grid("Title", ["a", "b"], [[1, 2]]))
     assert "Title" in said.getvalue() and "\t" not in said.getvalue()

@@ -1,8 +1,9 @@
 """Steps of a fit: the count is right at the end, and the time left is a fair guess."""
 
 import pytest
+from rich.console import Console
 
-from nearwise.estimators.progress import Progress, clocked, spoken
+from nearwise.estimators.progress import Progress, _Line, clocked, spoken
 from nearwise.estimators.steps import Steps
 from tests.estimators.cases import blobs
 
@@ -121,6 +122,18 @@ def test_the_line_keeps_its_width_and_never_starts_its_clock_again():
     second = progress.line()
     assert first.startswith("step 1 of 9 · ") and second.startswith("step 2 of 9 · ")
     assert first.index("features") == second.index("base: a")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_line_ends_with_the_last_part_that_fits(width):
+    progress = Progress(0)
+    progress.plan(PLAN)
+    progress.stage("base: a, fold 1 of 3")
+    progress.epoch("base: a, fold 1 of 3", {"epoch": 1, "train_loss": 0.5, "held_out_nll": 0.4}, 9)
+    whole = progress.line()
+    shown = _Line(progress.line, Console(width=width)).render(None).plain
+    assert whole.startswith(shown) and len(shown) <= width
+    assert whole[len(shown) :].startswith((" · ", ", ")) or shown == whole
 
 
 @pytest.mark.parametrize("number", [False, True], ids=["classes", "numbers"])

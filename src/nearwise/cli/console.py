@@ -73,7 +73,8 @@ def say(text: str, *, style: str | None = None) -> None:
     console = _console(stderr=True)
     with console.capture() as said:
         _print(console, text, style)
-    sys.stderr.write(said.get())  # a progress bar takes this, and shows it above itself
+    start = "\r" if console.is_terminal else ""  # over the ^C that a terminal shows
+    sys.stderr.write(start + said.get())  # a progress bar takes this, and shows it above itself
 
 
 def show(result: str | rich.table.Table, *, whole: bool = False, titled: bool = False) -> None:

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import ProgressColumn, Task
 from rich.text import Text
@@ -16,7 +17,8 @@ from nearwise.progress_bar import ProgressBar
 
 _callback: ContextVar[Callable[[str], None] | None] = ContextVar("callback", default=None)
 _MEASURES = (("loss", "train_loss"), ("held-out NLL", "held_out_nll"))
-_LEFT = len("about 59 min left")
+_LEFT, _BETWEEN = len("about 59 min left"), " · "
+_ENDS = (_BETWEEN, ", ")  # where a line that is too long may end
 
 
 @contextmanager
@@ -89,14 +91,14 @@ class Progress:
     def line(self) -> str:
         """Step, elapsed time, time left, and the names of stage and measures, from left to right.
 
-        The first three have a constant width.
+        Step and elapsed time have a constant width, and so has the time left once it is known.
         """
         steps, left = self._steps, self._steps.seconds_left()
         total = "" if steps.total is None else f" of {steps.total}"
         at = f"step {steps.number:>{max(len(total) - 4, 1)}}{total}"
-        remaining = "" if left is None else f"{spoken(left)} left"
-        parts = [at, f"{clocked(steps.seconds):>5}", f"{remaining:<{_LEFT}}", steps.name]
-        return " · ".join([*parts, *filter(None, [self._note])])
+        remaining = "" if left is None else f"{f'{spoken(left)} left':<{_LEFT}}"
+        parts = [at, f"{clocked(steps.seconds):>5}", remaining, steps.name, self._note]
+        return _BETWEEN.join(filter(None, parts))
 
     def _report(self, text: str) -> None:
         if self._callback is not None:
@@ -111,7 +113,7 @@ class _StepLine(ProgressBar):
     """One line of text, computed anew at each refresh."""
 
     def __init__(self, line: Callable[[], str], console: Console) -> None:
-        super().__init__(_Line(line), console=console, refresh_per_second=4)
+        super().__init__(_Line(line, console), console=console, refresh_per_second=4)
         self._line = line
 
     def line(self) -> str:
@@ -120,13 +122,16 @@ class _StepLine(ProgressBar):
 
 
 class _Line(ProgressColumn):
-    def __init__(self, line: Callable[[], str]) -> None:
+    def __init__(self, line: Callable[[], str], console: Console) -> None:
         super().__init__()
-        self._line = line
+        self._line, self._console = line, console
 
     def render(self, task: Task) -> Text:
-        """Return the line, cut at the width of the terminal."""
-        return Text(self._line(), no_wrap=True, overflow="ellipsis")
+        """Return the parts of the line that fit into the terminal."""
+        text = self._line()
+        while cell_len(text) > self._console.width and (end := max(map(text.rfind, _ENDS))) > 0:
+            text = text[:end]
+        return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def clocked(seconds: float) -> str:

@@ -84,6 +84,18 @@ def test_what_is_said_under_a_bar_stands_above_it_on_a_line_of_its_own(monkeypat
     assert said.index("\x1b[2K") < said.index("warning: a word") < said.rindex("fitting")
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_shows_that_the_library_starts(monkeypatch, quiet):
+    screen = io.StringIO()
+    monkeypatch.delitem(sys.modules, "nearwise.estimators", raising=False)
+    monkeypatch.setattr(console.importlib, "import_module", lambda name: None)
+    monkeypatch.setattr(
+        console, "_console", lambda **_: rich.console.Console(file=screen, force_terminal=True)
+    )
+    console.reported(lambda quiet: console.load_library())(quiet=quiet)
+    assert ("starting" in screen.getvalue()) != quiet
+
+
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", ["evaluate", "clean", "clean --show"])
 def test_tables_keep_a_line_per_row(nearwise, tables, trained, monkeypatch, width, name):

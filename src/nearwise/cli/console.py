@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib
 import inspect
 import json
 import os
@@ -169,6 +170,13 @@ def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]
         yield lambda step: bar.update(task, description=f"{label}: {step}")
 
 
+def load_library() -> None:
+    """Import the library, which takes seconds; a terminal shows that it starts."""
+    if "nearwise.estimators" not in sys.modules:
+        with steps("starting", quiet=_Settings.quiet):
+            importlib.import_module("nearwise.estimators")
+
+
 def progress(
     items: Iterable[T], label: str, *, total: int | None = None, quiet: bool = False
 ) -> Iterator[T]:
@@ -196,7 +204,7 @@ R = TypeVar("R")
 class _Settings:
     """Global options, and the options and arguments of the running command."""
 
-    debug = False
+    debug = quiet = False
     options: frozenset[str] = frozenset()
     words: tuple[str, ...] = ()
     lost = ""
@@ -233,6 +241,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         _Settings.options = frozenset(inspect.signature(command).parameters)
         _Settings.lost = _Settings.step = ""
+        _Settings.quiet = bool(kwargs.get("quiet"))
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:

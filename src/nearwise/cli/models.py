@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearwise.cli.console import load_library
 from nearwise.cli.outputs import is_model_folder, refuse_inside_model
 from nearwise.names import did_you_mean
 from nearwise.safe_files import is_own_lock, open_lock
@@ -23,6 +24,7 @@ def open_model(folder: Path, store: str | None = None) -> "Estimator":
     `store` is the location of its memory given by the user.
     """
     require_model(folder)
+    load_library()
     from nearwise.estimators.opening import load_any
 
     return load_any(folder, trusted_store=store)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nearwise.cli.console import say
+from nearwise.cli.console import load_library, say
 from nearwise.cli.options import ReadOptions
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.frames import (
@@ -128,6 +128,7 @@ def read_to_learn(
     `choose_task`. Rows without a label are skipped on request. ValueError if an option does not fit
     `data`, or it cannot be read.
     """
+    load_library()
     from nearwise.estimators import report_columns
 
     if names_images(data):

@@ -38,7 +38,7 @@ from nearwise.estimators.model.label_model import AS_GIVEN, LabelModel
 from nearwise.functional.threads import coarse_threads, one_thread, own_threads
 from nearwise.warn import warn_user
 
-View = Literal["dense", "ordinal", "ordinal_filled"]
+View = Literal["dense", "ordinal", "ordinal_filled", "sparse_terms"]
 Fold = tuple[np.ndarray, np.ndarray]  # positions of training and of held-out rows
 IMPLIED = " on true labels"  # suffix of gate names in folders up to format version 8
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms
@@ -59,11 +59,11 @@ class Candidate:
     is_given: bool = False
 
     def fit_folds(
-        self, view: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, folds: list[Fold]
+        self, view: Any, labels: np.ndarray, weight: np.ndarray | None, folds: list[Fold]
     ) -> Iterator[int]:
         """Fit one model per fold to its training rows, and yield each fold's number when done.
 
-        `view` (n, width), `labels` and `weight` (n,) are of all rows.
+        `view` (n, width), an array or sparse, `labels` and `weight` (n,) are of all rows.
         """
         jobs = (delayed(self._fitted)(view, labels, weight, fold) for fold in folds)
         models = Parallel(self._n_side_by_side, prefer="threads", return_as="generator")(jobs)
@@ -74,9 +74,7 @@ class Candidate:
         finally:
             models.close()
 
-    def _fitted(
-        self, view: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, fold: Fold
-    ) -> Any:
+    def _fitted(self, view: Any, labels: np.ndarray, weight: np.ndarray | None, fold: Fold) -> Any:
         model = clone(self.model)
         train, held_out = fold
         extra: dict[str, Any] = {}
@@ -108,15 +106,15 @@ class Candidate:
         has_own = self.is_given or getattr(self.model, "n_jobs", None) not in (None, 1)
         return 1 if has_own else coarse_threads()
 
-    def log_proba(self, view: np.ndarray, fold: int, n_classes: int) -> np.ndarray:
+    def log_proba(self, view: Any, fold: int, n_classes: int) -> np.ndarray:
         """Floored log-probabilities of one fold model over all classes, (n, n_classes)."""
         model = self.folds[fold]
-        proba = np.zeros((len(view), n_classes))
-        if len(view):
+        proba = np.zeros((view.shape[0], n_classes))
+        if view.shape[0]:
             proba[:, model.classes_] = model.predict_proba(view)
         return floored_log(proba)
 
-    def mean_log_proba(self, view: np.ndarray, n_classes: int) -> np.ndarray:
+    def mean_log_proba(self, view: Any, n_classes: int) -> np.ndarray:
         """Normalised mean log-probabilities of all models, (n, n_classes)."""
         each = [self.log_proba(view, fold, n_classes) for fold in range(len(self.folds))]
         mean: np.ndarray = log_softmax(np.mean(each, axis=0), axis=1)
@@ -180,6 +178,11 @@ def auto_candidates(
     if not many:
         chosen.append(_boosting(encoder, large=large, seed=seed))
     return chosen
+
+
+def text_candidate() -> Candidate:
+    """Linear classifier of the terms of texts, and of the other columns."""
+    return Candidate("text-logistic", LogisticRegression(C=30.0, max_iter=300), "sparse_terms", [])
 
 
 def _mlp(*, large: bool, seed: int) -> MLPClassifier:

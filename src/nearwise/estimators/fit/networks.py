@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from nearwise.estimators.fit.embedding import Embedding, default_config, train_member
@@ -13,7 +14,7 @@ from nearwise.estimators.fit.feature_space import choose_feature_space, mean_err
 from nearwise.estimators.fit.problem import FitSettings, Problem, make_folds
 from nearwise.estimators.inputs.rows import AnyRows
 from nearwise.estimators.inputs.table import LARGE, ready_embeddings
-from nearwise.estimators.model.row_models import FeatureSpace
+from nearwise.estimators.model.row_models import FeatureSpace, StageSpace
 from nearwise.estimators.progress import Progress
 from nearwise.nn import NeighborNetwork
 from nearwise.training import TrainConfig, TrainingResult
@@ -30,9 +31,10 @@ def fit_features(
     """Choose the feature space of a table by the rows at these positions."""
     progress.stage("features")
     encoder, rows = problem.table
+    encoder, rows = encoder.without_texts(rows.take(positions))
     features, losses = choose_feature_space(
         encoder,
-        rows.take(positions),
+        rows,
         problem.carried[positions],
         settings.n_neighbors,
         metric=settings.metric,
@@ -43,6 +45,14 @@ def fit_features(
     name = "feature_nll" if problem.targets is None else "feature_error"
     problem.choice |= {name: losses, "features": features.kind}
     return features
+
+
+def fit_texts(problem: Problem) -> StageSpace | None:
+    """Fit the key space of texts beside other columns; None without."""
+    encoder, rows = problem.table
+    if encoder.without_texts(rows)[0] is encoder:
+        return None
+    return StageSpace.fit(torch.from_numpy(encoder.components(rows)))
 
 
 def fit_embedding(

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from nearwise.estimators.fit.head_fitting import JUDGED
-from nearwise.estimators.fit.networks import fit_features
+from nearwise.estimators.fit.networks import fit_features, fit_texts
 from nearwise.estimators.fit.number_base import (
     FOREST,
     NumberBase,
@@ -101,7 +101,7 @@ def _fit(
     base = _base(problem, settings, train, apart, folds, progress)
     progress.stage("memory")
     center, scale = float(targets.mean()), max(float(targets.std()), 1e-30)
-    models = NumberModels(encoder, features, base, center, scale)
+    models = NumberModels(encoder, features, base, center, scale, texts=fit_texts(problem))
     views = _remember(problem, settings, models, apart)
     problem.choice["base"] = None if base is None else base.weights
     if base is not None:
@@ -228,7 +228,7 @@ def _remember(
 ) -> NumberViews:
     """Fill a memory with all rows, their targets and left-out predictions."""
     n_rows = len(problem.labels)
-    keys = {"features": models.feature_keys(problem.table[1])}
+    keys = models.label_free_keys(problem.table[1])
     fold = torch.zeros(n_rows, dtype=torch.int64)
     if apart is not None:
         fold -= 1

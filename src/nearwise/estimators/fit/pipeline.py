@@ -23,6 +23,7 @@ from nearwise.estimators.fit.base import (
     cross_fit,
     floored_log,
     given_candidate,
+    text_candidate,
 )
 from nearwise.estimators.fit.embedding import HEAD, Embedding
 from nearwise.estimators.fit.forest import FEW, fit_forest, forest_settings
@@ -40,6 +41,7 @@ from nearwise.estimators.fit.networks import (
     fit_embedding,
     fit_features,
     fit_keys,
+    fit_texts,
     training_settings,
 )
 from nearwise.estimators.fit.parameter_checks import check_held_out
@@ -160,7 +162,8 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> C
     progress.plan(_planned(problem, settings))
     features = fit_features(problem, chosen_on, settings, progress)
     encoder, _ = problem.table
-    keyed = [KeyedRows({"features": features(encoder, rows)}, None) for rows in problem.all_views]
+    models = TableModels(encoder, features, None, None, texts=fit_texts(problem))
+    keyed = [KeyedRows(models.label_free_keys(rows), None) for rows in problem.all_views]
     spaces = average_views(keyed).keys
     base: Base | None = None
     own: tuple[Candidate, Tensor] | None = None
@@ -203,7 +206,7 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> C
     of_base = None if base is None else as_float(base.oof_log_proba)
     predictor = _predictor(
         problem,
-        TableModels(encoder, features, base, embedding, opinion is not None),
+        replace(models, base=base, embedding=embedding, shows_opinion=opinion is not None),
         _remember(problem, settings, spaces, every, opinion, of_base, every_label),
     )
     if data is None:
@@ -710,6 +713,8 @@ def _candidates(
         seed=settings.seed,
         n_jobs=settings.n_jobs,
     )
+    if encoder.texts:
+        found.insert(0, text_candidate())
     if problem.is_gaussian:  # trees would be slow and weak on embeddings
         return [one for one in found if one.name == "logistic"]
     return [one for one in found if one.name != FOREST]

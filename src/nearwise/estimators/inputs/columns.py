@@ -1,4 +1,4 @@
-"""Choice of each table column's use, with the reason: number, category, date or left out."""
+"""Choice of each table column's use, with the reason: number, category, date, text, left out."""
 
 import datetime
 import decimal
@@ -30,12 +30,13 @@ from nearwise.estimators.inputs.text_columns import (
     may_be_gaps,
     numbers_among,
 )
+from nearwise.estimators.inputs.texts import holds_text
 from nearwise.names import did_you_mean, listed
 from nearwise.warn import warn_user
 
-Use = Literal["number", "category", "date", "left out"]
-Wish = Literal["keep", "number", "category", "date", "left out"] | str  # or "date:%d.%m.%y"
-WISHES = ("keep", "number", "category", "date", "left out")
+Use = Literal["number", "category", "date", "text", "left out"]
+Wish = Literal["keep", "number", "category", "date", "text", "left out"] | str  # "date:%d.%m.%y"
+WISHES = ("keep", "number", "category", "date", "text", "left out")
 _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
 _MOSTLY = 0.9  # smallest share of numeric cells for which the others count as typing errors
 ALIKE = "rows of one value are nearly alike, as those of one person or device are"
@@ -75,14 +76,14 @@ class ColumnReport:
         Number of rows without a value, including cells with a text in `gap_words`.
     distinct : int or None
         Number of different values; None if they cannot be compared.
-    use : {"number", "category", "date", "left out"}
+    use : {"number", "category", "date", "text", "left out"}
     parts : tuple of str
         Numeric features made of a date.
     gap_words : tuple of str
         Texts that count as missing in a column of numbers or dates.
     reason : str
         Reason for the use; empty if the type explains it.
-    change : {"", "keep", "number", "category", "date", "groups"}
+    change : {"", "keep", "number", "category", "date", "text", "groups"}
         Value for this column in `columns`, or flag of 'nearwise fit', for the alternative use.
         "groups": its values may identify groups of rows, see `groups` of `fit`.
     """
@@ -132,7 +133,8 @@ def plan_columns(
     """Choose the use of each column of a training table.
 
     Types decide first: numbers and truth values are numbers, dates are dates, all else is a
-    category. Text with a date or a time of day in every row becomes dates. Text with numbers that
+    category. Cells of several words become text. Text with a date or a time of day in every row
+    becomes dates. Text with numbers that
     share a sign or unit, or have thousands separators, becomes numbers. Words for a gap among them
     ("?", "unknown") and rare texts are gaps. Row numbers, row ids, and text that differs in
     (nearly) every row are left out, as they do not help to predict new rows. `wishes` override
@@ -196,7 +198,7 @@ def refuse_nothing_used(reports: Sequence[ColumnReport]) -> None:
     raise ValueError(
         f"Every column is left out, {first.name!r} first ({first.reason}). Keep those that "
         f"describe a row: columns={{{first.name!r}: 'keep'}}."
-        + (" Text is not read as language: give embeddings of it, as numbers." if text else "")
+        + (f" To read its words: columns={{{first.name!r}: 'text'}}." if text else "")
     )
 
 
@@ -275,8 +277,8 @@ def plan_column(
     if not column.notna().any():
         return ColumnPlan(_report(column, name, "left out", reason=EMPTY), warn=True)
     kind = kind_of(column)
-    if wish == "category":
-        return ColumnPlan(_report(column, name, "category"))
+    if wish in ("category", "text"):
+        return _as_said(column, name, kind, wish)
     if wish == "number" and kind != "number":
         return _as_number(column, name, kind, usual)
     if kind == "date" or (wish is not None and wish.startswith("date")):
@@ -289,10 +291,21 @@ def plan_column(
         return plan
     if kind == "category" and not isinstance(column.dtype, pd.CategoricalDtype):
         plan = _judge_text(column, name, plan, usual)
-    if wish == "keep" or plan.report.use in ("date", "left out"):
+    if wish == "keep" or plan.report.use in ("date", "text", "left out"):
         return _kept(plan, column) if wish == "keep" else plan
     reason = _row_number(column, name, plan.report)
     return _left_out(plan, reason) if reason else plan
+
+
+def _as_said(column: pd.Series, name: str, kind: str, wish: Wish) -> ColumnPlan:
+    if wish == "category":
+        return ColumnPlan(_report(column, name, "category"))
+    if kind != "category":
+        raise ValueError(
+            f"columns={{{name!r}: 'text'}}: the column holds {kind}s, which are read by themselves. "
+            "Leave that out."
+        )
+    return ColumnPlan(_report(column, name, "text", reason="as you said"))
 
 
 def _kept(plan: ColumnPlan, column: pd.Series) -> ColumnPlan:
@@ -454,6 +467,9 @@ def _judge_text(column: pd.Series, name: str, plan: ColumnPlan, usual: Decimal) 
     common, others, tokens = numbers_among(values)
     own = _every_row_its_own(plan.report, len(column))
     if common is None or counts[others].sum() > (1 - _MOSTLY) * counts.sum():
+        if own != ROW_ID and holds_text(values, counts.tolist()):
+            reason = f"mostly several words, {len(values)} different texts"
+            return ColumnPlan(_report(column, name, "text", reason=reason, change="left out"))
         return _left_out(plan, own) if own else plan
     if len(common.signs) > 1:
         return _of_several_signs(column, plan, common, [t for t in tokens if tokens[t].sign])

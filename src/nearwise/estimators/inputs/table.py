@@ -3,13 +3,14 @@
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from nearwise.data.tables.numeric_columns import Written
@@ -27,6 +28,7 @@ from nearwise.estimators.inputs.columns import (
     warn_of_columns,
 )
 from nearwise.estimators.inputs.dates import ISO, TIME, DateColumn
+from nearwise.estimators.inputs.texts import TextColumn
 from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
 
@@ -47,18 +49,21 @@ class Encoded:
     """Rows as numbers and category codes.
 
     `numbers`, float64 (n, F), are numeric columns and parts of dates, NaN where missing;
-    `codes`, int64 (n, G), are category codes from 1; 0 is unknown or missing.
+    `codes`, int64 (n, G), are category codes from 1; 0 is unknown or missing. `terms`, float32
+    (n, V), are weights of the terms of texts, None without text; components of them are numbers.
     """
 
     numbers: np.ndarray
     codes: np.ndarray
+    terms: sparse.csr_matrix | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def take(self, rows: np.ndarray | slice) -> "Encoded":
         """Select some of the rows."""
-        return Encoded(self.numbers[rows], self.codes[rows])
+        terms = None if self.terms is None else self.terms[rows]
+        return Encoded(self.numbers[rows], self.codes[rows], terms)
 
     def digests(self) -> np.ndarray:
         """Content hash of every row, int64 (n,)."""
@@ -73,20 +78,23 @@ class Encoded:
         return cls(
             np.concatenate([part.numbers for part in parts]),
             np.concatenate([part.codes for part in parts]),
+            None
+            if parts[0].terms is None
+            else sparse.vstack([part.terms for part in parts], format="csr"),
         )
 
 
 @dataclass
 class TableEncoder:
-    """Encoder of table rows; every field is plain data for JSON.
+    """Encoder of table rows; every field but `texts` is plain data for JSON.
 
     `categories` are ordered by frequency: position + 1 is the code. `median`, `mean` and `scale`
     have one value per name in `numeric`; a constant column has scale 1. `has_gaps`: missing values
     in training; for a date only its first part records it. `gap_words` are texts that count as
     missing in a column of numbers or dates. `spellings` are the fields of `Spelling` for columns
     with a number format of their own, `decimal` is the decimal mark of the training table ("" if
-    unknown). `durations` are numeric columns that held durations, `dates` the fields of
-    `DateColumn`, `report` the fields of `ColumnReport`. The report is empty if an array was given.
+    unknown). `texts` are the columns of text, whose components count as numbers. `durations` are
+    numeric columns that held durations, `dates` the fields of `DateColumn`, `report` the fields of `ColumnReport`. The report is empty if an array was given.
     """
 
     kind: ClassVar[Literal["table"]] = "table"
@@ -106,10 +114,11 @@ class TableEncoder:
     spellings: dict[str, dict[str, Any]] = field(default_factory=dict)
     decimal: Decimal = ""
     report: list[dict[str, Any]] = field(default_factory=list)
+    texts: dict[str, TextColumn] = field(default_factory=dict)
 
     @property
     def numeric(self) -> list[str]:
-        """Names of the numeric columns and of the parts of dates, such as "joined: year"."""
+        """Names of the numeric columns and of parts of dates and texts, such as "joined: year"."""
         return [part for name in self.columns for part in self._parts(name)]
 
     def _parts(self, name: str) -> list[str]:
@@ -117,6 +126,8 @@ class TableEncoder:
         kind = self.kinds[name]
         if kind == "date":
             return [f"{name}: {part}" for part in self.dates[name]["parts"]]
+        if kind == "text":
+            return [f"{name}: component {at + 1}" for at in range(self.texts[name].n_components)]
         return [name] if kind == "number" else []
 
     @property
@@ -133,6 +144,11 @@ class TableEncoder:
     def shown(self) -> str | None:
         """Name of the column that is shown with each row, if any."""
         return next((one["name"] for one in self.report if one["reason"] == SHOWN), None)
+
+    @property
+    def n_components(self) -> int:
+        """Number of components of all texts."""
+        return sum(one.n_components for one in self.texts.values())
 
     @property
     def n_columns(self) -> int:
@@ -203,7 +219,10 @@ class TableEncoder:
             if len({isinstance(value, str) for value in counts.index}) > 1:  # 1 equals "1"
                 counts = values.astype(object).map(in_text, na_action="ignore").value_counts()
             self.categories[name] = counts[counts > 0].index.tolist()
-        numbers = self._numbers(frame)
+        terms: dict[str, sparse.csr_matrix] = {}
+        for name in (name for name in self.columns if self.kinds[name] == "text"):
+            self.texts[name], terms[name] = TextColumn.fit(frame[name])
+        numbers = self._numbers(frame, terms)
         gaps = np.isnan(numbers)
         self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
         self.median = np.nanmedian(numbers, axis=0).tolist() if numbers.shape[1] else []
@@ -212,7 +231,7 @@ class TableEncoder:
         spread = filled.std(axis=0)
         flat = spread <= 1e-12 * np.maximum(1.0, np.abs(filled).max(axis=0, initial=0.0))
         self.scale = np.where(flat, 1.0, spread).tolist()
-        return Encoded(numbers, self._codes(frame, count=False))
+        return Encoded(numbers, self._codes(frame, count=False), _joined(terms))
 
     def _adopt(self, plans: Sequence[ColumnPlan]) -> None:
         named = dict(zip(self.columns, plans, strict=True))
@@ -290,7 +309,8 @@ class TableEncoder:
         number is too large for float32, or too far from the training values.
         """
         self._warn_of_filled(X)
-        numbers, codes = self._from_array(X) if self._takes_array(X) else self._from_table(X)
+        encoded = self._from_array(X) if self._takes_array(X) else self._from_table(X)
+        numbers, codes = encoded.numbers, encoded.codes
         _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
         if numbers.shape[1]:
             known = np.asarray(self.has_gaps, dtype=bool)
@@ -309,7 +329,7 @@ class TableEncoder:
                 "0). Their predictions carry no information about them.",
                 RowsWarning,
             )
-        return Encoded(numbers, codes)
+        return encoded
 
     def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
         """Whether rows are a numeric array; then no DataFrame is made, to save a millisecond."""
@@ -331,18 +351,19 @@ class TableEncoder:
                 RowsWarning,
             )
 
-    def _from_array(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _from_array(self, X: Any) -> Encoded:
         used = [kind == "number" for kind in self.kinds.values()]
         numbers = self._checked(np.array(X if all(used) else X[:, used], dtype=float, order="C"))
-        return numbers, np.zeros((len(X), 0), dtype=np.int64)
+        return Encoded(numbers, np.zeros((len(X), 0), dtype=np.int64))
 
-    def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _from_table(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         frame = as_frame(X)
         frame.columns = pd.Index(self.columns, dtype=object)  # matched by position
         if self.spellings or self.gap_words:
             frame = self.in_numbers(frame)
         self._warn_of_truth(frame)
-        return self._numbers(frame), self._codes(frame, count=True)
+        terms = {name: one.terms(frame[name]) for name, one in self.texts.items()}
+        return Encoded(self._numbers(frame, terms), self._codes(frame, count=True), _joined(terms))
 
     def _warn_of_truth(self, frame: pd.DataFrame) -> None:
         """Warn of booleans in columns with a numeric dtype in training."""
@@ -371,16 +392,24 @@ class TableEncoder:
         parts = [part for name in self.columns for part, _ in enumerate(self._parts(name))]
         return np.array(parts, dtype=int) == 0
 
-    def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
+    def _numbers(self, frame: pd.DataFrame, terms: Mapping[str, sparse.csr_matrix]) -> np.ndarray:
         kinds = enumerate(self.kinds.values())
         # By position: selection by name costs a millisecond.
-        numbers = frame.take([at for at, kind in kinds if kind in ("number", "date")], axis=1)
-        if not self.dates and not self.gap_words and all(t.kind in "biuf" for t in numbers.dtypes):
+        used = [at for at, kind in kinds if kind in ("number", "date", "text")]
+        numbers = frame.take(used, axis=1)
+        if (
+            not self.dates
+            and not self.texts
+            and not self.gap_words
+            and all(t.kind in "biuf" for t in numbers.dtypes)
+        ):
             # All columns at once: each single column would cost a millisecond.
             return self._checked(np.ascontiguousarray(numbers.to_numpy(dtype=float)))
         parts = [
             DateColumn(**self.dates[name]).numbers(frame[name], name)
             if self.kinds[name] == "date"
+            else self.texts[name].components(frame[name], terms[name])
+            if self.kinds[name] == "text"
             else self._floats(frame[name], name)
             for name in map(str, numbers)
         ]
@@ -434,6 +463,33 @@ class TableEncoder:
                     RowsWarning,
                 )
         return codes
+
+    def without_texts(self, rows: Encoded) -> tuple["TableEncoder", Encoded]:
+        """Leave out the columns of text; without other columns return both unchanged."""
+        is_text = np.array([self.kinds[name] == "text" for name in self.sources], dtype=bool)
+        if not is_text.any() or (is_text.all() and not self.categorical):
+            return self, rows
+        others = [name for name in self.columns if self.kinds[name] != "text"]
+        kept = np.flatnonzero(~is_text)
+        parts = {
+            part: np.asarray(getattr(self, part))[kept].tolist()
+            for part in ("median", "mean", "scale", "has_gaps")
+        }
+        encoder = replace(self, columns=others, texts={}, **parts)
+        return encoder, Encoded(rows.numbers[:, kept], rows.codes)
+
+    def components(self, rows: Encoded) -> np.ndarray:
+        """Components of all texts, float64 (n, n_components); 0 for a missing text."""
+        is_text = np.array([self.kinds[name] == "text" for name in self.sources], dtype=bool)
+        return np.nan_to_num(rows.numbers[:, is_text])
+
+    def sparse_terms(self, rows: Encoded) -> sparse.csr_matrix:
+        """Terms of texts beside the dense columns of the others, float32, for linear models."""
+        assert rows.terms is not None
+        encoder, others = self.without_texts(rows)
+        if encoder is self:
+            return rows.terms
+        return sparse.hstack([rows.terms, encoder.dense(others)], format="csr", dtype=np.float32)
 
     def dense(self, rows: Encoded) -> np.ndarray:
         """Standardised numbers, gap indicators and one-hot categories, as a float32 matrix."""
@@ -514,13 +570,33 @@ class TableEncoder:
         return one_thread(n_jobs)
 
     def to_json(self) -> dict[str, Any]:
-        """Fields as plain data for JSON."""
-        return dict(vars(self))
+        """Fields as plain data for JSON, of texts only their terms."""
+        return vars(self) | {"texts": {name: one.to_json() for name, one in self.texts.items()}}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of the columns of text, by name."""
+        return {
+            f"{at}/{part}": getattr(one, part)
+            for at, one in enumerate(self.texts.values())
+            for part in ("idf", "axes")
+        }
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> "TableEncoder":
-        """Rebuild an encoder from the result of `to_json`."""
-        return cls(**state)
+    def from_json(
+        cls, state: dict[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+    ) -> "TableEncoder":
+        """Rebuild an encoder from the results of `to_json` and `arrays`; ValueError or KeyError."""
+        texts = {
+            name: TextColumn.from_json(
+                terms, *((arrays or {})[f"{at}/{part}"] for part in ("idf", "axes"))
+            )
+            for at, (name, terms) in enumerate(state.get("texts", {}).items())
+        }
+        return cls(**(state | {"texts": texts}))
+
+
+def _joined(terms: Mapping[str, sparse.csr_matrix]) -> sparse.csr_matrix | None:
+    return sparse.hstack([*terms.values()], format="csr") if terms else None
 
 
 def as_digests(rows: Iterable[bytes]) -> np.ndarray:
@@ -670,4 +746,4 @@ def category_places(encoder: TableEncoder) -> Sequence[int]:
 
 def ready_embeddings(encoder: Any) -> bool:
     """Whether the columns look like a ready embedding: at least 64 numbers, no category."""
-    return len(encoder.numeric) >= _WIDE and not encoder.categorical
+    return len(encoder.numeric) >= _WIDE and not encoder.categorical and not encoder.texts

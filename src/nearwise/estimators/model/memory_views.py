@@ -29,6 +29,7 @@ GROUP = "group"  # int64 (n,): rows of a group, such as a patient's, are left ou
 COPIES = "copies"  # int64 (n,): group numbers if the groups are sets of equal rows
 GROUPED = (GROUP, COPIES)
 FITTED = "fitted_label"  # int64 (n,): label in the fit, or as added; present after a relabelling
+TEXT = "text"  # the key space of texts beside other columns
 TRAINED = "trained"  # the key space of networks trained with the rows' labels
 Searchable = BaseIndex | ChangedIndex
 _FADED = 1e-3  # least remaining share of a vote
@@ -47,7 +48,7 @@ class SpaceSpec:
     Attributes
     ----------
     name : str
-        "features", "supervised", "trained", or a depth of a backbone.
+        "features", "supervised", "text", "trained", or a depth of a backbone.
     metric : Metric
     unit : float
         Typical neighbor distance; distances are divided by it.

@@ -50,7 +50,7 @@ class NumberModels(ModelsOfTable):
 
     def __call__(self, rows: Encoded) -> KeyedNumbers:
         """Keys of encoded rows, and the base's predictions."""
-        keys = {"features": self.feature_keys(rows)}
+        keys = self.label_free_keys(rows)
         if self.base is None:
             return KeyedNumbers(keys, None)
         locations = torch.from_numpy(self.base.predict(self.encoder, rows))

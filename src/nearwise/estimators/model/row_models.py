@@ -4,7 +4,7 @@ Also the split of many rows into blocks, so that memory use does not grow with t
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -19,7 +19,7 @@ from nearwise.estimators.fit.embedding import HEAD, Depths, Embedding
 from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder
 from nearwise.estimators.inputs.rows import AnyEncoder, AnyRows
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
-from nearwise.estimators.model.memory_views import OPINION, TRAINED
+from nearwise.estimators.model.memory_views import OPINION, TEXT, TRAINED
 from nearwise.functional.threads import own_threads
 from nearwise.nn import NeighborNetwork
 
@@ -199,13 +199,16 @@ class ModelsOfTable(RowModels):
     ----------
     encoder : TableEncoder
     features : FeatureSpace
-        The label-free key space.
+        The label-free key space; of texts only if there is no other column.
     base : Base or NumberBase or None
+    texts : StageSpace or None
+        The key space "text", of texts beside other columns.
     """
 
     encoder: TableEncoder
     features: FeatureSpace
     base: Any
+    texts: "StageSpace | None" = field(default=None, kw_only=True)
 
     @property
     def has_base(self) -> bool:
@@ -214,7 +217,14 @@ class ModelsOfTable(RowModels):
 
     def feature_keys(self, rows: Encoded) -> Tensor:
         """Keys of encoded rows in the space "features" alone."""
-        return self.features(self.encoder, rows)
+        return self.features(*self.encoder.without_texts(rows))
+
+    def label_free_keys(self, rows: Encoded) -> dict[str, Tensor]:
+        """Keys of encoded rows in the spaces that were made without labels."""
+        keys = {"features": self.feature_keys(rows)}
+        if self.texts is not None:
+            keys[TEXT] = self.texts(torch.from_numpy(self.encoder.components(rows)))
+        return keys
 
 
 @dataclass
@@ -236,7 +246,7 @@ class TableModels(ModelsOfTable):
 
     def __call__(self, rows: Encoded) -> KeyedRows:
         """Keys of encoded rows, and log-probabilities of the base."""
-        keys = {"features": self.feature_keys(rows)}
+        keys = self.label_free_keys(rows)
         with_heads = self.embedding is not None and self.embedding.has_head
         if self.embedding is not None and not with_heads:
             keys[TRAINED] = self.embedding.keys(0, self.encoder, rows)

@@ -15,7 +15,6 @@ from nearwise.estimators.fit.embedding import Embedding
 from nearwise.estimators.inputs.images import ImageEncoder
 from nearwise.estimators.inputs.labels import label_list
 from nearwise.estimators.inputs.rows import KnownColumns
-from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.model.class_predictor import ClassPredictor, JudgedRows, Judgement
 from nearwise.estimators.model.class_prior import ClassCorrection
 from nearwise.estimators.model.fitted_model import FittedClassifier
@@ -36,10 +35,14 @@ from nearwise.estimators.storage.stored_parts import (
     check_tensors,
     filled,
     pack_candidate,
+    pack_space,
+    pack_table,
     part_of_folder,
     under,
-    unpack_features,
+    unpack_encoder,
     unpack_models,
+    unpack_space,
+    unpack_table,
 )
 from nearwise.memory import Folder, MemoryBank, StoreError
 from nearwise.nn import PretrainedNeighborHead, build_network, network_config
@@ -129,8 +132,7 @@ def _pack_row_models(
         meta["use_head"] = networks.use_head
         return
     models = cast(TableModels, predictor.row_models)
-    meta["features"], arrays = models.features.to_state()
-    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    meta |= pack_table(models, tensors)
     if models.base is not None:
         candidates = [pack_candidate(one, tensors, blobs) for one in models.base.candidates]
         meta["base"] = {
@@ -155,10 +157,7 @@ def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[s
     for number, spaces in enumerate(models.stages):
         described = {}
         for name, space in spaces.items():
-            kind, arrays = space.features.to_state()
-            described[name] = {"encoder": space.encoder.to_json(), "features": kind}
-            prefix = f"stage/{number}/{name}/"
-            tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
+            described[name] = pack_space(space, f"stage/{number}/{name}/", tensors)
         meta["stages"].append(described)
 
 
@@ -179,7 +178,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> ClassPredictor:
             meta["label_model"], found, meta["choice"], len(prior)
         )
     images = meta.get("stages") is not None
-    encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
+    encoder: Any = ImageEncoder.from_json(meta["encoder"]) if images else unpack_encoder(folder)
     views = MemoryViews(
         encoder.n_columns,
         bank,
@@ -214,24 +213,19 @@ def _unpack_row_models(
     if meta.get("stages") is not None:
         assert embedding is not None  # guaranteed by check_json
         return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
-    with part_of_folder("features"):
-        features = unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
+    features, texts = unpack_table(folder, encoder)
     base = _unpack_base(folder, trusted, label_model)
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
-    return TableModels(encoder, features, base, embedding, shows_opinion)
+    return TableModels(encoder, features, base, embedding, shows_opinion, texts=texts)
 
 
 def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
     stages = []
     for number, described in enumerate(folder.meta["stages"]):
-        spaces = {}
-        for name, parts in described.items():
-            prefix = f"stage/{number}/{name}/"
-            with part_of_folder(prefix.rstrip("/")):
-                encoder = TableEncoder.from_json(parts["encoder"])
-                found = under(folder.tensors, prefix)
-                features = unpack_features(parts["features"], encoder, found)
-            spaces[name] = StageSpace(encoder, features)
+        spaces = {
+            name: unpack_space(parts, f"stage/{number}/{name}/", folder.tensors)
+            for name, parts in described.items()
+        }
         stages.append(spaces)
     return stages
 

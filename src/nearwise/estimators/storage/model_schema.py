@@ -19,7 +19,7 @@ from nearwise.memory import IndexName
 from nearwise.training import Augmentation, HeadConfig, TrainConfig
 from nearwise.warn import warn_user
 
-_TABLE_SPACES = ("features", "supervised", "trained")
+_TABLE_SPACES = ("features", "supervised", "text", "trained")
 _LARGEST = 2**53  # largest count
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Size = Annotated[int, Field(ge=1, le=_LARGEST)]
@@ -98,6 +98,14 @@ class StoredSpelling(Part):
     minus: str
 
 
+class StoredTerms(Part):
+    """Schema of `TextColumn`, without its arrays."""
+
+    words: list[str]
+    ngrams: list[str]
+    n_components: Size
+
+
 class StoredTable(Part):
     """Schema of `TableEncoder`."""
 
@@ -114,6 +122,7 @@ class StoredTable(Part):
     spellings: dict[str, StoredSpelling] = Field(default_factory=dict)  # missing in older models
     decimal: Decimal = ""
     report: list[StoredColumn]
+    texts: dict[str, StoredTerms] = Field(default_factory=dict)  # missing in older models
 
 
 class StoredImages(Part):
@@ -213,7 +222,7 @@ class StoredCandidate(Part):
     """Schema of `Candidate`; `kind` is an array model, or "skops" for any other classifier."""
 
     name: str
-    view: Literal["dense", "ordinal", "ordinal_filled"]
+    view: Literal["dense", "ordinal", "ordinal_filled", "sparse_terms"]
     kind: Literal["logistic", "kernel-logistic", "gaussian", "mlp", "forest", "boosting", "skops"]
     n_models: Size
 
@@ -302,6 +311,7 @@ class StoredModel(StoredCommon):
     use_head: bool = True
     stages: list[dict[str, StoredStage]] | None = None
     features: StoredFeatures | None = None
+    texts: StoredStage | None = None
     embedding: StoredEmbedding | None = None
     base: StoredBase | None = None
     classes: Annotated[list[Category], Field(min_length=2)]
@@ -347,6 +357,7 @@ class StoredRegressor(StoredCommon):
 
     encoder: StoredTable
     features: StoredFeatures
+    texts: StoredStage | None = None
     center: Finite
     scale: Positive
     spread: StoredSpread
@@ -366,6 +377,7 @@ def check_number_json(meta: dict[str, Any]) -> None:
     _check_columns(model)
     names = [spec.name for spec in model.specs]
     wanted = ["features"] if model.base is None else ["features", "supervised"]
+    wanted += ["text"] * (model.texts is not None)
     if sorted(names) != wanted:
         raise ValueError(f"specs: {names} for a model with the spaces {wanted}")
     if model.base is not None:
@@ -439,6 +451,8 @@ def _check_lengths(model: StoredModel) -> None:
     is_image = isinstance(model.encoder, StoredImages)
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
+    if ("text" in names) != (model.texts is not None):
+        raise ValueError("texts: these do not fit the spaces")
     if "trained" in names and model.embedding is None:
         raise ValueError("embedding: missing where specs have a trained space")
     if (model.stages is not None) != is_image or (model.features is None) != is_image:
@@ -493,7 +507,10 @@ def _check_table(where: str, table: StoredTable) -> None:
     dated = {name for name in table.columns if table.kinds[name] == "date"}
     if {*table.dates} != dated:
         raise ValueError(f"{where}.dates: not one entry per column of dates")
+    if {*table.texts} != {name for name in table.columns if table.kinds[name] == "text"}:
+        raise ValueError(f"{where}.texts: not one entry per column of text")
     numbers = kinds.count("number") + sum(len(date.parts) for date in table.dates.values())
+    numbers += sum(one.n_components for one in table.texts.values())
     for name in ("median", "mean", "scale", "has_gaps"):
         if len(getattr(table, name)) != numbers:
             raise ValueError(f"{where}.{name}: not one entry per number of a row")

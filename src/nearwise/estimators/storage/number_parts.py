@@ -11,7 +11,6 @@ from torch import Tensor
 
 from nearwise.estimators.fit.number_base import NumberBase, NumberCandidate
 from nearwise.estimators.inputs.rows import ColumnsOfNumbers
-from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.model.fitted_model import FittedRegressor
 from nearwise.estimators.model.memory_views import SpaceSpec
 from nearwise.estimators.model.number_memory import LOCATION, TARGET, NumberViews
@@ -22,10 +21,12 @@ from nearwise.estimators.storage.stored_parts import (
     check_bank,
     filled,
     pack_candidate,
+    pack_table,
     part_of_folder,
     under,
-    unpack_features,
+    unpack_encoder,
     unpack_models,
+    unpack_table,
 )
 from nearwise.memory import Folder, MemoryBank
 from nearwise.nn import PretrainedNumberHead
@@ -43,17 +44,13 @@ def pack_predictor(
     models, blobs = predictor.row_models, dict[str, bytes]()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
     tensors |= {f"head/{k}": v for k, v in predictor.head.state_dict().items()}
-    features, arrays = models.features.to_state()
-    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
-    meta: dict[str, Any] = {
+    meta: dict[str, Any] = pack_table(models, tensors) | {
         "bank": bank_meta,
-        "encoder": predictor.encoder.to_json(),
         "specs": [spec.to_json() for spec in predictor.views.specs],
         "index": predictor.views.index,
         "history": predictor.history,
         "head": predictor.head.config,
         "choice": predictor.choice,
-        "features": features,
         "center": models.center,
         "scale": models.scale,
         "spread": predictor.spread._asdict(),
@@ -86,11 +83,10 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> NumberPredictor:
         head = filled(make, under(tensors, "head/"))
     with part_of_folder("bank"):
         bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
-    encoder = TableEncoder.from_json(meta["encoder"])
-    with part_of_folder("features"):
-        features = unpack_features(meta["features"], encoder, under(tensors, "features/"))
+    encoder = unpack_encoder(folder)
+    features, texts = unpack_table(folder, encoder)
     base = None if meta["base"] is None else _unpack_base(folder, trusted)
-    models = NumberModels(encoder, features, base, meta["center"], meta["scale"])
+    models = NumberModels(encoder, features, base, meta["center"], meta["scale"], texts=texts)
     lower, upper = meta["bounds"]
     return NumberPredictor(
         encoder=encoder,

@@ -14,7 +14,7 @@ from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.model.array_models import Arrays
 from nearwise.estimators.model.array_regressors import from_arrays, kind_of
 from nearwise.estimators.model.memory_views import FINDABLE, FITTED, FOLD
-from nearwise.estimators.model.row_models import FeatureSpace
+from nearwise.estimators.model.row_models import FeatureSpace, ModelsOfTable, StageSpace
 from nearwise.estimators.storage.stored_base import (
     UntrustedTypesError,
     dump_model,
@@ -116,8 +116,9 @@ def _are_shares(values: Tensor) -> bool:
 
 def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:
     """Raise ValueError if the arrays of a feature map do not fit the columns."""
+    codes = np.zeros((1, len(encoder.categorical)), int)
+    encoder, one_row = encoder.without_texts(Encoded(np.zeros((1, len(encoder.numeric))), codes))
     n_numbers = len(encoder.numeric)
-    one_row = Encoded(np.zeros((1, n_numbers)), np.zeros((1, len(encoder.categorical)), int))
     width = encoder.dense(one_row).shape[1]
     expected: dict[str, tuple[int | None, ...]] = {
         "standard": {},
@@ -144,6 +145,51 @@ def unpack_features(
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     check_features(meta["kind"], encoder, arrays)
     return FeatureSpace.from_state(meta, arrays)
+
+
+def pack_table(models: ModelsOfTable, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Store the spaces of a table that were made without labels; returns their JSON."""
+    arrays = {f"encoder/{name}": array for name, array in models.encoder.arrays().items()}
+    features, of_features = models.features.to_state()
+    arrays |= {f"features/{name}": array for name, array in of_features.items()}
+    tensors |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+    texts = None if models.texts is None else pack_space(models.texts, "texts/", tensors)
+    return {"encoder": models.encoder.to_json(), "features": features, "texts": texts}
+
+
+def unpack_encoder(folder: Folder) -> TableEncoder:
+    """Rebuild the encoder of a table."""
+    with part_of_folder("encoder"):
+        arrays = {name: one.numpy() for name, one in under(folder.tensors, "encoder/").items()}
+        return TableEncoder.from_json(folder.meta["encoder"], arrays)
+
+
+def unpack_table(folder: Folder, encoder: TableEncoder) -> tuple[FeatureSpace, StageSpace | None]:
+    """Rebuild the label-free spaces of a table: "features" and "text"."""
+    meta, tensors = folder.meta, folder.tensors
+    with part_of_folder("features"):
+        features = unpack_features(meta["features"], encoder, under(tensors, "features/"))
+    described = meta.get("texts")
+    texts = None if described is None else unpack_space(described, "texts/", tensors)
+    if texts is not None and len(texts.encoder.columns) != encoder.n_components:
+        raise InvalidPartError(f"texts: {len(texts.encoder.columns)} components")
+    return features, texts
+
+
+def pack_space(space: StageSpace, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Store a key space of features under names with a prefix; returns its JSON."""
+    kind, arrays = space.features.to_state()
+    tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
+    return {"encoder": space.encoder.to_json(), "features": kind}
+
+
+def unpack_space(parts: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> StageSpace:
+    """Rebuild a key space from the result of `pack_space`."""
+    with part_of_folder(prefix.rstrip("/")):
+        encoder = TableEncoder.from_json(parts["encoder"])
+        return StageSpace(
+            encoder, unpack_features(parts["features"], encoder, under(tensors, prefix))
+        )
 
 
 def pack_candidate(

@@ -1,0 +1,143 @@
+"""TextColumn: words and character n-grams of a column of text, by TF-IDF and a truncated SVD."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+N_COMPONENTS = 64  # of a column; parts of the table beside its numbers
+_MOST_TERMS = 20_000  # most frequent words, and as many n-grams
+_N_TERMS = 2  # rows that a term must be in, of 100 rows or more
+_SEVERAL = 3  # words that make a text of a cell
+_FEWEST_CELLS, _MANY_CELLS = 20, 100  # distinct texts: fewest, and enough even if they repeat
+_KINDS: dict[str, dict[str, Any]] = {
+    "words": {"token_pattern": r"(?u)\b\w+\b"},
+    "ngrams": {"analyzer": "char_wb", "ngram_range": (2, 4)},
+}
+_WORD = re.compile(r"\w+")
+
+
+def holds_text(values: Iterable[Any], counts: Sequence[int]) -> bool:
+    """Whether distinct values of a column, with their cells, are mostly several words."""
+    held = list(values)
+    n_cells = sum(counts)
+    if len(held) < _FEWEST_CELLS or (len(held) < _MANY_CELLS and 2 * len(held) < n_cells):
+        return False
+    several = (isinstance(v, str) and len(v.split()) >= _SEVERAL for v in held)
+    return 2 * sum(n for n, is_text in zip(counts, several, strict=True) if is_text) >= n_cells
+
+
+def shared_words(one: str, other: str) -> list[str]:
+    """Words of two letters or more that two texts share, in the order of the first."""
+    there = {word.casefold() for word in _WORD.findall(other) if len(word) > 1}
+    return list(dict.fromkeys(w for w in _WORD.findall(one) if w.casefold() in there))
+
+
+class TextColumn:
+    """Terms of a column of text, and components that many of them share.
+
+    The terms of a text are its words and the character n-grams (2 to 4) of its words, weighted by
+    TF-IDF, each kind of unit length (Salton and Buckley 1988). The components are a truncated SVD
+    of the terms (Deerwester et al. 1990), computed row by row, so that equal texts get equal ones.
+
+    Attributes
+    ----------
+    vocabulary : dict of str to list of str
+        The "words" and the "ngrams".
+    idf : float32 ndarray of shape (n_terms,)
+        Inverse document frequencies, of the words first.
+    axes : float32 ndarray of shape (n_terms, n_components)
+        From terms to components.
+    """
+
+    def __init__(
+        self, vocabulary: dict[str, list[str]], idf: np.ndarray, axes: np.ndarray | None
+    ) -> None:
+        self.vocabulary, self.idf = vocabulary, idf
+        sizes = [len(vocabulary[kind]) for kind in _KINDS]
+        if idf.shape != (sum(sizes),) or not (np.isfinite(idf).all() and (idf > 0).all()):
+            raise ValueError(f"idf does not fit the {sum(sizes)} terms")
+        parts = np.split(idf, np.cumsum(sizes)[:-1])
+        self._readers = []
+        for (kind, options), of_kind in zip(_KINDS.items(), parts, strict=True):
+            if len(of_kind):
+                reader = TfidfVectorizer(
+                    vocabulary=vocabulary[kind], sublinear_tf=True, dtype=np.float32, **options
+                )
+                reader.idf_ = of_kind  # ValueError if a term occurs twice
+                self._readers.append(reader)
+        self.axes = axes if axes is not None else np.zeros((sum(sizes), 0), np.float32)
+        if self.axes.ndim != 2 or len(self.axes) != sum(sizes) or not np.isfinite(self.axes).all():
+            raise ValueError(f"axes have shape {self.axes.shape} for {sum(sizes)} terms")
+
+    @classmethod
+    def fit(cls, texts: pd.Series) -> tuple["TextColumn", sparse.csr_matrix]:
+        """Fit to the texts of the training rows; also returns their terms."""
+        known = [text for text in _plain(texts) if text]
+        least = _N_TERMS if len(known) >= _MANY_CELLS else 1
+        vocabulary, idf = {}, []
+        for kind, options in _KINDS.items():
+            reader = TfidfVectorizer(
+                sublinear_tf=True,
+                min_df=least,
+                max_features=_MOST_TERMS,
+                dtype=np.float32,
+                **options,
+            )
+            try:
+                reader.fit(known)
+            except ValueError:  # no term is left: texts of punctuation, or all different
+                vocabulary[kind] = []
+                continue
+            vocabulary[kind] = reader.get_feature_names_out().tolist()
+            idf.append(reader.idf_.astype(np.float32))
+        joined = np.concatenate(idf) if idf else np.zeros(0, np.float32)
+        terms = cls(vocabulary, joined, None).terms(texts)
+        n = min(N_COMPONENTS, terms.shape[1] - 1, terms.shape[0] - 1)
+        if n < 1:
+            axes = np.zeros((terms.shape[1], 1), np.float32)
+        else:
+            axes = TruncatedSVD(n, random_state=0).fit(terms).components_.T.astype(np.float32)
+        return cls(vocabulary, joined, np.ascontiguousarray(axes)), terms
+
+    def to_json(self) -> dict[str, Any]:
+        """Terms and number of components, as plain data for JSON."""
+        return self.vocabulary | {"n_components": self.n_components}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any], idf: np.ndarray, axes: np.ndarray) -> "TextColumn":
+        """Rebuild a column from the result of `to_json` and its arrays; ValueError."""
+        if idf.dtype != np.float32 or axes.dtype != np.float32:
+            raise ValueError(f"idf is {idf.dtype}, axes are {axes.dtype}")
+        found = cls({kind: state[kind] for kind in _KINDS}, idf, axes)
+        if found.n_components != state["n_components"]:
+            raise ValueError(f"{found.n_components} components of {state['n_components']}")
+        return found
+
+    @property
+    def n_components(self) -> int:
+        """Number of components."""
+        return int(self.axes.shape[1])
+
+    def terms(self, texts: pd.Series) -> sparse.csr_matrix:
+        """Weights of the terms, float32 (n, n_terms); none for a missing text."""
+        plain = _plain(texts)
+        if not self._readers:
+            return sparse.csr_matrix((len(plain), 0), dtype=np.float32)
+        parts = [reader.transform(plain) for reader in self._readers]
+        return sparse.hstack(parts, format="csr", dtype=np.float32)
+
+    def components(self, texts: pd.Series, terms: sparse.csr_matrix) -> np.ndarray:
+        """Components, float64 (n, n_components); NaN for a missing text."""
+        found = (terms @ self.axes).astype(np.float64)
+        found[texts.isna().to_numpy()] = np.nan
+        return found
+
+
+def _plain(texts: pd.Series) -> list[str]:
+    return ["" if missing else str(text) for text, missing in zip(texts, texts.isna(), strict=True)]

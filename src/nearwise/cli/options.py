@@ -94,6 +94,9 @@ NumberOption = Annotated[
     list[str] | None,
     _names("Read a column of text as numbers, some with a unit. Other text is a missing value"),
 ]
+TextOption = Annotated[
+    list[str] | None, _names("Read a column as text, by its words and parts of words")
+]
 WordsOption = Annotated[
     list[str] | None,
     _names("Keep NA, None, ... in a column as text. Only empty cells are missing values"),

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Literal, NamedTuple
 
 from nearwise.cached import cached_property
+from nearwise.data.tables.words import marked_words
 from nearwise.html.neighbors import NeighborTable, neighbor_table
 from nearwise.html.numbers import cell, decimals, number, percent, rounded_percent
+from nearwise.names import listed
 
 Meaning = Literal["good", "fair", "poor", "plain"]
 # Lowest probability for each word, and the meaning of the word.
@@ -19,6 +22,7 @@ SURENESS: tuple[tuple[float, str, Meaning], ...] = (
 )
 UNUSUAL, VERY_UNUSUAL = 0.05, 0.01  # largest out-of-distribution p-values
 _MOST_DIFFERENCES = 3  # columns of a neighbor
+_MOST_WORDS = 5  # that two texts share
 _MOST_IN_SET = 4  # classes in the words of a prediction set
 
 
@@ -95,7 +99,7 @@ class CardNeighbor:
     @property
     def difference(self) -> str:
         """The differing columns in words."""
-        return ", ".join(f"{name} {theirs} (here {own})" for name, theirs, own in self.differs)
+        return ", ".join(starmap(_in_words, self.differs))
 
 
 @dataclass(frozen=True)
@@ -227,6 +231,15 @@ def _neighbor(
     return CardNeighbor(
         one.id, label, one.weight, bar, agrees, one.distance, face, differs, without, flips
     )
+
+
+def _in_words(name: str, theirs: str, own: str) -> str:
+    """Put a differing column in words: both values, or the words that two texts share."""
+    pieces = marked_words(theirs, own)
+    if not pieces:
+        return f"{name} {theirs} (here {own})"
+    shared = list(dict.fromkeys(piece.casefold() for piece, is_shared in pieces if is_shared))
+    return f"{name} shares {listed(shared, n=_MOST_WORDS)}" if shared else f"{name} shares no word"
 
 
 def _differences(table: NeighborTable | None, at: int) -> list[tuple[str, str, str]]:

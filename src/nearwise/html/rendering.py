@@ -10,6 +10,7 @@ import numpy as np
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from nearwise.conditions import require_extra
+from nearwise.data.tables.words import marked_words
 from nearwise.html.card import face_of, make_card, pixels_of
 from nearwise.html.charts import Chart, up_to_a_tick
 from nearwise.html.neighbors import neighbor_table, used_first
@@ -34,7 +35,7 @@ def environment(package: str | None = None) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"percent": percent, "cell": cell, "picture": picture, "used_first": used_first}
-    made.filters["is_address"] = is_address
+    made.filters |= {"is_address": is_address, "marked_words": marked_words}
     made.filters |= {"number": number, "decimals": decimals, "distribution": distribution}
     made.tests["likely"] = likely
     made.globals |= {

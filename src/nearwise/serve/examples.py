@@ -48,7 +48,7 @@ def _table_row(version: Version, inputs: list[dict[str, Any]]) -> Row:
     fitted = version.fitted
     encoder = cast(TableEncoder, fitted.predictor.encoder)
     medians = dict(zip(encoder.numeric, encoder.median, strict=True))
-    remembered = _remembered(version) if encoder.dates else {}
+    remembered = _remembered(version) if encoder.dates or encoder.texts else {}
     types = {report["name"]: report["type"].lower() for report in encoder.report}
     row: dict[str, Any] = {}
     for column, kind in encoder.kinds.items():
@@ -58,7 +58,7 @@ def _table_row(version: Version, inputs: list[dict[str, Any]]) -> Row:
                 row[column] = round(row[column])
         elif kind == "category":
             row[column] = encoder.categories[column][0]
-        elif kind == "date":
+        elif kind in ("date", "text"):
             row[column] = str(remembered[column])
     if fitted.columns.names is None:
         values = list(row.values())

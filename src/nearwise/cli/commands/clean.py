@@ -59,6 +59,7 @@ def clean(
     category: options.CategoryOption = None,
     number: options.NumberOption = None,
     date: options.DateOption = None,
+    text: options.TextOption = None,
     keep_words: options.WordsOption = None,
     show: options.ShowOption = None,
     top: Annotated[int, typer.Option(min=1, help="Number of suspicious rows to print.")] = 10,
@@ -117,7 +118,7 @@ def clean(
             "--noise none: one network sees all images, so only an estimate of wrong labels can "
             "rank them. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
-    uses = column_uses(data, keep=keep, category=category, number=number, date=date)
+    uses = column_uses(data, keep=keep, category=category, number=number, date=date, text=text)
     reading = options.ReadOptions(
         header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet
     )

@@ -33,6 +33,7 @@ def fit(
     category: options.CategoryOption = None,
     number: options.NumberOption = None,
     date: options.DateOption = None,
+    text: options.TextOption = None,
     keep_words: options.WordsOption = None,
     weight: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with the weight of each row.")
@@ -161,7 +162,7 @@ def fit(
         raise ValueError("--time holds out the latest fifth of the rows. Leave --cv out.")
     if preset == "instant":
         options.refuse("trains a network, and --preset instant trains none", {"epochs": epochs})
-    columns = column_uses(data, keep=keep, category=category, number=number, date=date)
+    columns = column_uses(data, keep=keep, category=category, number=number, date=date, text=text)
     chosen: dict[str, Any] = {
         "preset": preset,
         "estimator": estimator,

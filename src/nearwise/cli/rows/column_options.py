@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _ALL = 30  # most columns with one line each; beyond it, only notable columns
 _SHOWN = 20
-_PLURAL = {"number": "numbers", "category": "categories", "date": "dates", "left out": "left out"}
+_PLURAL = {"number": "numbers", "category": "categories", "date": "dates", "text": "texts",
+           "left out": "left out"}  # fmt: skip
 
 
 def column_lines(reports: "Sequence[ColumnReport]", *, flags: bool) -> list[str]:
@@ -97,7 +98,7 @@ def _quoted(name: str) -> str:
 
 
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
-    """Collect ``--keep``, ``--category``, ``--number`` and ``--date``: column to use.
+    """Collect ``--keep``, ``--category``, ``--number``, ``--date`` and ``--text``: column to use.
 
     A date may have a format: ``--date day=%d-%m-%y``.
 

@@ -302,7 +302,7 @@ def _as_said(column: pd.Series, name: str, kind: str, wish: Wish) -> ColumnPlan:
         return ColumnPlan(_report(column, name, "category"))
     if kind != "category":
         raise ValueError(
-            f"columns={{{name!r}: 'text'}}: the column holds {kind}s, which are read by themselves. "
+            f"columns={{{name!r}: 'text'}}: the column holds {kind}s, which need no wish. "
             "Leave that out."
         )
     return ColumnPlan(_report(column, name, "text", reason="as you said"))

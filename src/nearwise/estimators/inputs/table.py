@@ -94,7 +94,8 @@ class TableEncoder:
     missing in a column of numbers or dates. `spellings` are the fields of `Spelling` for columns
     with a number format of their own, `decimal` is the decimal mark of the training table ("" if
     unknown). `texts` are the columns of text, whose components count as numbers. `durations` are
-    numeric columns that held durations, `dates` the fields of `DateColumn`, `report` the fields of `ColumnReport`. The report is empty if an array was given.
+    numeric columns that held durations, `dates` the fields of `DateColumn`, `report` the fields of
+    `ColumnReport`. The report is empty if an array was given.
     """
 
     kind: ClassVar[Literal["table"]] = "table"

@@ -1,6 +1,5 @@
 """TextColumn: words and character n-grams of a column of text, by TF-IDF and a truncated SVD."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,16 +9,16 @@ from scipy import sparse
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from nearwise.data.tables.words import is_text
+
 N_COMPONENTS = 64  # of a column; parts of the table beside its numbers
 _MOST_TERMS = 20_000  # most frequent words, and as many n-grams
 _N_TERMS = 2  # rows that a term must be in, of 100 rows or more
-_SEVERAL = 3  # words that make a text of a cell
 _FEWEST_CELLS, _MANY_CELLS = 20, 100  # distinct texts: fewest, and enough even if they repeat
 _KINDS: dict[str, dict[str, Any]] = {
     "words": {"token_pattern": r"(?u)\b\w+\b"},
     "ngrams": {"analyzer": "char_wb", "ngram_range": (2, 4)},
 }
-_WORD = re.compile(r"\w+")
 
 
 def holds_text(values: Iterable[Any], counts: Sequence[int]) -> bool:
@@ -28,14 +27,8 @@ def holds_text(values: Iterable[Any], counts: Sequence[int]) -> bool:
     n_cells = sum(counts)
     if len(held) < _FEWEST_CELLS or (len(held) < _MANY_CELLS and 2 * len(held) < n_cells):
         return False
-    several = (isinstance(v, str) and len(v.split()) >= _SEVERAL for v in held)
-    return 2 * sum(n for n, is_text in zip(counts, several, strict=True) if is_text) >= n_cells
-
-
-def shared_words(one: str, other: str) -> list[str]:
-    """Words of two letters or more that two texts share, in the order of the first."""
-    there = {word.casefold() for word in _WORD.findall(other) if len(word) > 1}
-    return list(dict.fromkeys(w for w in _WORD.findall(one) if w.casefold() in there))
+    several = (is_text(v) for v in held)
+    return 2 * sum(n for n, has_words in zip(counts, several, strict=True) if has_words) >= n_cells
 
 
 class TextColumn:
@@ -80,7 +73,8 @@ class TextColumn:
         """Fit to the texts of the training rows; also returns their terms."""
         known = [text for text in _plain(texts) if text]
         least = _N_TERMS if len(known) >= _MANY_CELLS else 1
-        vocabulary, idf = {}, []
+        vocabulary: dict[str, list[str]] = {}
+        idf: list[np.ndarray] = []
         for kind, options in _KINDS.items():
             reader = TfidfVectorizer(
                 sublinear_tf=True,

@@ -1,0 +1,188 @@
+"""Columns of text: found, read by their words, remembered, shown, saved, and refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from nearwise.data.tables.words import marked_words
+from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
+from nearwise.estimators.inputs.columns import plan_columns
+from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.inputs.texts import TextColumn
+from nearwise.html.card import make_card
+from nearwise.memory import StoreError, read_folder, write_folder
+
+THINGS = ("cat", "dog", "horse", "cow", "goose", "goat", "sheep", "pig")
+SAYS = {"shop": "please send the {} to my house before {}", "farm": "our {} grazed in the {} field"}
+
+
+def sentences(n, seed=0):
+    """Sentences of two kinds, which their words tell apart, and the kinds."""
+    rng = np.random.default_rng(seed)
+    kinds = np.array([*SAYS])[rng.integers(0, 2, n)]
+    texts = [
+        SAYS[kind].format(rng.choice(THINGS), rng.choice(["noon", "spring", "May"]))
+        + f" {rng.choice(THINGS)} {rng.integers(1000)}"
+        for kind in kinds
+    ]
+    return pd.Series(texts, dtype=object), kinds
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """Two columns: text, and a number that decides as much."""
+    texts, kinds = sentences(160)
+    rng = np.random.default_rng(1)
+    y = np.where((kinds == "farm") ^ (rng.random(160) < 0.1), "yes", "no")
+    return pd.DataFrame({"body": texts, "size": rng.normal(size=160) + 2 * (y == "yes")}), y
+
+
+def use(values, name="body", **wishes):
+    (plan,) = plan_columns(pd.DataFrame({name: values}), wishes or None)
+    return plan.report
+
+
+def test_cells_of_several_words_are_text_and_other_text_is_not():
+    texts, _ = sentences(60)
+    found = use(texts)
+    assert found.use == "text" and "mostly several words" in found.reason
+    assert use(texts.where(texts.index % 3 > 0)).use == "text"  # with gaps
+    assert use([f"{a} {b}" for a in "abcdef" for b in "uvwxyz"]).use == "left out"  # two words
+    assert use(["a shop in town", "a farm in the hills"] * 30).use == "category"
+    assert use(texts, name="id").use == "left out"
+    assert use([f"2024-0{m}-0{d} 10:00 pm" for m in range(1, 7) for d in range(1, 7)]).use != "text"
+
+
+def test_wishes_make_text_and_unmake_it():
+    texts, _ = sentences(60)
+    assert use(["red hat", "blue hat"] * 30, body="text").use == "text"
+    assert use(texts, body="category").use == "category"
+    assert use(texts, body="left out").use == "left out"
+    with pytest.raises(ValueError, match="holds numbers"):
+        use(range(60), body="text")
+
+
+def test_terms_and_components_of_a_text_do_not_depend_on_the_rows_around_it():
+    texts, _ = sentences(120)
+    column, terms = TextColumn.fit(texts)
+    assert sparse.issparse(terms) and terms.shape == (120, len(column.idf))
+    every = column.components(texts, terms)
+    for at in (0, 57, 119):
+        one = texts.iloc[[at]]
+        assert (column.terms(one) != terms[at]).nnz == 0
+        np.testing.assert_array_equal(column.components(one, column.terms(one))[0], every[at])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "   ", "?!", "zzz qqq unheard-of", "ß" * 10_000, None, np.nan]
+)
+def test_any_text_can_be_asked(mixed, text):
+    frame, y = mixed
+    model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)
+    row = pd.DataFrame({"body": [text], "size": [0.0]}).astype({"body": object})
+    proba = model.predict_proba(row)
+    assert np.isfinite(proba).all() and proba.sum() == pytest.approx(1)
+    if text is None:
+        with pytest.warns(UserWarning, match="Missing values"):
+            model.predict(row)
+
+
+@pytest.mark.parametrize("texts", [["? ! ;"] * 40, [f"{i} {i} {i}" for i in range(40)]])
+def test_texts_without_common_words_are_read(texts):
+    model = AttnKNNClassifier(preset="instant", columns={"body": "text"}, random_state=0)
+    model.fit(pd.DataFrame({"body": texts}), np.arange(40) % 2)
+    assert np.isfinite(model.predict_proba(pd.DataFrame({"body": texts}))).all()
+
+
+def test_words_decide_where_nothing_else_does():
+    texts, kinds = sentences(200)
+    train, test = slice(0, 140), slice(140, None)
+    model = AttnKNNClassifier(cv=2, random_state=0).fit(texts[train].to_frame("body"), kinds[train])
+    assert model.score(texts[test].to_frame("body"), kinds[test]) > 0.95
+    assert "text-logistic" in model.report_.choice["base_nll"]
+
+
+def test_text_beside_other_columns_has_a_key_space_of_its_own(mixed):
+    frame, y = mixed
+    model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)
+    assert {"features", "text"} <= {*model.memory_.keys}
+    keys = model.memory_.keys["features"]
+    other = AttnKNNClassifier(preset="instant", random_state=0).fit(frame[["size"]], y)
+    assert keys.shape == other.memory_.keys["features"].shape  # without the text
+    alone = AttnKNNClassifier(preset="instant", random_state=0).fit(frame[["body"]], y)
+    assert "text" not in alone.memory_.keys  # the features are the text
+
+
+@pytest.mark.parametrize("columns", [["body"], ["body", "size"]])
+@pytest.mark.parametrize("kind", [AttnKNNClassifier, AttnKNNRegressor])
+def test_a_model_of_texts_is_saved_learns_and_forgets(kind, columns, mixed, tmp_path):
+    frame, y = mixed
+    y = y if kind is AttnKNNClassifier else frame["size"].to_numpy() + (y == "yes")
+    model = kind(preset="instant", random_state=0).fit(frame[columns], y)
+    model.save(tmp_path / "m")
+    again = kind.load(tmp_path / "m")
+    ask = again.predict_proba if kind is AttnKNNClassifier else again.predict
+    own = model.predict_proba if kind is AttnKNNClassifier else model.predict
+    np.testing.assert_array_equal(ask(frame[columns]), own(frame[columns]))
+    for one in (model, again):
+        one.add(frame[columns][:3], y[:3])
+        one.remove([5])
+    np.testing.assert_array_equal(ask(frame[columns]), own(frame[columns]))
+    (explained,) = again.explain(frame[columns][:1])
+    assert explained.neighbors[0].row["body"] in set(frame["body"])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda meta, arrays: meta["encoder"]["texts"]["body"]["words"].pop(),
+        lambda meta, arrays: meta["encoder"]["texts"]["body"]["words"].append("house"),
+        lambda meta, arrays: meta["encoder"]["texts"].clear(),
+        lambda meta, arrays: meta["encoder"]["texts"]["body"].update(n_components=3),
+        lambda meta, arrays: meta.update(texts=None),
+        lambda meta, arrays: arrays.pop("encoder/0/idf"),
+        lambda meta, arrays: arrays["encoder/0/idf"].neg_(),
+        lambda meta, arrays: arrays["encoder/0/axes"].fill_(float("nan")),
+    ],
+)
+def test_a_forged_folder_is_refused(spoil, mixed, tmp_path):
+    frame, y = mixed
+    AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y).save(tmp_path / "m")
+    kind, version = "attention k-NN classifier", 8
+    content = read_folder(tmp_path / "m", kind=kind, newest_version=version)
+    spoil(content.meta, content.tensors)
+    write_folder(
+        tmp_path / "bad",
+        kind=kind,
+        format_version=version,
+        tensors=content.tensors,
+        meta=content.meta,
+        blobs=content.blobs,
+    )
+    with pytest.raises(StoreError):
+        AttnKNNClassifier.load(tmp_path / "bad")
+
+
+def test_shared_words_are_marked():
+    assert marked_words("a b", "a b") == []  # no text
+    pieces = marked_words("Win a PRIZE now!", "the prize, now, for you")
+    assert "".join(piece for piece, _ in pieces) == "Win a PRIZE now!"
+    assert [piece for piece, is_shared in pieces if is_shared] == ["PRIZE", "now"]
+    texts, kinds = sentences(120)
+    model = AttnKNNClassifier(preset="instant", random_state=0).fit(texts.to_frame("body"), kinds)
+    card = make_card(model.explain(texts[:1].to_frame("body") + " <b>now</b>")[0])
+    assert "body shares" in card.text
+    html = model.explain(texts[:1].to_frame("body") + " <b>now</b>")[0]._repr_html_()
+    assert "<mark>" in html and "<b>now" not in html
+
+
+def test_an_encoder_of_texts_is_rebuilt_from_json_and_arrays(mixed):
+    frame, _ = mixed
+    encoder = TableEncoder()
+    encoder.learn(frame)
+    again = TableEncoder.from_json(encoder.to_json(), encoder.arrays())
+    one, other = encoder.transform(frame), again.transform(frame)
+    np.testing.assert_array_equal(one.numbers, other.numbers)
+    assert (one.terms != other.terms).nnz == 0
+    assert len(one.take(np.array([3, 1])).terms.toarray()) == 2

@@ -26,13 +26,13 @@ LEFT_OUT = {
     "units": (
         "name,height,mass\n,cm,kg\nada,170,60\nbob,180,80\n",
         {"name": ["ada", "bob"], "height": [170, 180], "mass": [60, 80]},
-        r"line 2 holds units \('cm', 'kg'\)",
+        r"the row below the names holds units \('cm', 'kg'\)",
     ),
     "units in brackets": (
         "t;v;y\n[s];(m/s);-\n1;2,5;u\n2;3,5;v\n", {"t": [1, 2], "v": [2.5, 3.5], "y": ["u", "v"]},
-        "line 2 holds units",
+        "names holds units",
     ),
-    "types": ("a,b\nint,float\n1,2.5\n2,3\n", {"a": [1, 2], "b": [2.5, 3]}, "line 2 holds units"),
+    "types": ("a,b\nint,float\n1,2.5\n2,3\n", {"a": [1, 2], "b": [2.5, 3]}, "names holds units"),
     "a total": (
         "region,n,m\neast,100,1\nwest,500,2\nTotal,600,\n",
         {"region": ["east", "west"], "n": [100, 500], "m": [1, 2]},
@@ -62,6 +62,42 @@ LEFT_OUT = {
         "+---+---+\n| a | b |\n+---+---+\n| 1 | x |\n| 2 | y |\n+---+---+\n",
         {"a": [1, 2], "b": ["x", "y"]}, "lines of dashes",
     ),
+    "a title": ("Sales, 2020\na,b,c\n1,2,x\n3,4,y\n", {"a": [1, 3], "b": [2, 4], "c": ["x", "y"]},
+        "1 rows above the names of the columns are left out: 'Sales 2020'",
+    ),
+    "a title over semicolons": (
+        "Sales, all of 2020\na;b\n1,5;x\n3;y\n", {"a": [1.5, 3], "b": ["x", "y"]}, "above",
+    ),
+    "titles as a spreadsheet pads them": (
+        "Sales,,\n,,\nby us,,\nname,town,class\nada,rome,u\nbob,oslo,v\n",
+        {"name": ["ada", "bob"], "town": ["rome", "oslo"], "class": ["u", "v"]},
+        "2 rows above the names of the columns are left out: 'Sales', 'by us'",
+    ),
+    "facts above years": (
+        'Source,Bank,\n\n"Country","2019","2020","2021",\n"Peru","5","6","7",\n"Chad","7","",8,\n',
+        {"Country": ["Peru", "Chad"], "2019": [5, 7], "2020": [6, None], "2021": [7, 8]},
+        "above the names of the columns are left out: 'Source Bank'",
+    ),
+    "names of groups": (
+        ",Size,,\n,width,height,class\n0,1,2,u\n1,3,4,v\n",
+        {"Unnamed: 0": [0, 1], "width": [1, 3], "height": [2, 4], "class": ["u", "v"]}, "'Size'",
+    ),
+    "a title and units": (
+        "Sales\n\nname,mass\n,kg\nada,60\nbob,80\neve,70\n",
+        {"name": ["ada", "bob", "eve"], "mass": [60, 80, 70]}, "holds units",
+    ),
+    "words above Markdown": (
+        "# Ours\n\nA table.\n\n| a | b |\n|---|---|\n| 1 | x |\n| 2 | y |\n",
+        {"a": [1, 2], "b": ["x", "y"]}, "'A table.'",
+    ),
+    "delimiters at the end of a line": (
+        "a,b\n1,x\n2,y, ,\n3,z,\n", {"a": [1, 2, 3], "b": ["x", "y", "z"]},
+        r"2 lines end in more delimiters than the first \(first: line 3\)",
+    ),
+    "rows without values at the end": (
+        "a,b\n1,x\n2,y\nTotal,\n" + ",\n" * 9, {"a": [1, 2], "b": ["x", "y"]},
+        "9 rows without any value at the end",
+    ),
     "gaps of spreadsheets and databases": (
         "a,b\n1,x\n#DIV/0!,\\N\n#VALUE!,(null)\n4,z\n",
         {"a": [1, None, None, 4], "b": ["x", None, None, "z"]}, "4 cells hold only",
@@ -85,12 +121,19 @@ KEPT = {
     "totals among categories": ("r,n\nTotal,1\nwest,\nTotal,\n", 3, None),
     "one row": ("r,n\nTotal,\n", 1, None),
     "notes as values": ("note,b\nnotes,1\nnote,2\nnote on x,3\n", 3, None),
-    "words over numbers": ("h,m\nfoo,bar\n1,2\n3,4\n", 3, r"line 2 holds words \('foo', 'bar'\)"),
+    "words over numbers": (
+        "h,m\nfoo,bar\n1,2\n3,4\n",
+        3,
+        r"names holds words \('foo', 'bar'\)",
+    ),
     "one word over numbers": ("h,m\nabout,1\n1,2\n3,4\n", 3, None),
     "units in every row": ("a,b\ncm,kg\nm,g\ncm,g\n", 3, None),
     "units over numbers and one number": ("a,b\ncm,1\n5,2\n6,3\n", 3, None),
     "dashes as values": ("a|b\n-|1\n-|2\n", 2, None),
     "a name more": ("a,b,c\n1,2\n3,4\n", 2, "fewer than 3 values"),
+    "names of some columns": ("a,,\n1,2,x\n3,4,y\n", 2, "have no name"),
+    "names of some columns, all of words": ("a,,b\nu,v,w\nx,v,z\n", 2, "have no name"),
+    "units below an unnamed column": ("a,,b\nu,cm,kg\nv,1,2\nw,3,4\nx,5,6\n", 3, "holds units"),
     "blank behind every line": ("a,b\n1,2,\n3,4,\n", 2, None),
 }
 
@@ -104,6 +147,18 @@ def test_lines_that_may_be_rows_are_kept(tmp_path, case):
     if words:
         with pytest.warns(UserWarning, match=words):
             read_table(tmp_path / "t.csv")
+
+
+def test_the_columns_of_a_model_are_found_below_titles(tmp_path):
+    text = b"Rows for you,u\na,b\nu,v\n"
+    table, notes = read(tmp_path, "t.csv", text, known={"b", "a"})
+    assert table.to_dict("list") == {"a": ["u"], "b": ["v"]}
+    assert "above the names" in notes[0]
+
+
+def test_insisted_names_are_those_of_the_first_line(tmp_path):
+    table, _ = read(tmp_path, "t.csv", b"Title,,\na,b,c\n1,2,3\n", header=True)
+    assert len(table) == 2
 
 
 def test_numbers_in_the_first_values_of_longer_lines_are_no_names(tmp_path):

@@ -1,19 +1,14 @@
-"""Lines of delimited text outside the table: remarks, rules, units, totals and sources."""
+"""Rows around a table, in text and in sheets: titles, units, totals and sources."""
 
-import csv
-import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from nearwise.data.tables.layout import BLANKS, Layout, first_line, layout_of, sample, split
 from nearwise.data.tables.spellings import is_unit, tokenized
 from nearwise.data.tables.unpack import Note
 from nearwise.names import listed
 
-_SEPARATOR = re.compile(rb'\s*"?sep=([,;|\t])"?[^\S\r\n]*(?:\r\n|\n|\r)', re.IGNORECASE)
-_RULE = (
-    rb"[^\S\r\n]*[|+]?[^\S\r\n]*:?-+:?[^\S\r\n]*(?:[|+][^\S\r\n]*:?-+:?[^\S\r\n]*)*[|+]?[^\S\r\n]*"
-)
+Row = Sequence[str]
+
 _TOTALS = frozenset(
     ("total", "totals", "grand total", "subtotal", "sum", "average", "mean", "gesamt", "summe",
      "insgesamt", "somme", "suma", "totale")
@@ -23,170 +18,150 @@ _REMARK = re.compile(
     r"data from|data source)\b\s*:?.*|[*©†].*|\(?\d+ rows?(?: \w+)?\)?",
     re.IGNORECASE | re.DOTALL,
 )
-_LAST = 5  # most footer lines
-_FIRST = 30  # leading rows used to detect the type of a column
-_FEWEST = 2  # least rows below a line of units
+_LAST = 5  # most footer rows
+_TITLES = 10  # most rows above the names
+FIRST = 30  # leading rows used to detect the type of a column
+FEWEST = 2  # least rows below a row of units, or above a footer
 
 
-def separator_line(content: bytes, where: str, note: Note) -> tuple[bytes, str | None]:
-    """Remove Excel's leading delimiter line (sep=;); return the rest and the delimiter."""
-    found = _SEPARATOR.match(content)
-    if found is None:
-        return content, None
-    delimiter = found[1].decode()
-    note(f"{where}: the first line says that {delimiter!r} separates values; left out.")
-    return content[found.end() :], delimiter
+def n_titles(rows: Sequence[Row], known: Collection[str], where: str, note: Note) -> int:
+    """Return the number of rows above the names: titles, groups of columns and empty rows.
+
+    `rows` are the first ones, empty ones included. Every row above lacks a value in a column that
+    has values below; the names lack none, except of the first column. A row with all columns of a
+    model (`known`) holds the names.
+    """
+    at = _first_full(rows, known)
+    titles = [row for row in rows[:at] if any(row)]
+    if not titles or not ((known and {*known} <= {*rows[at]}) or _are_names(rows, at)):
+        return 0
+    shown = listed([" ".join(filter(None, row))[:60] for row in titles])
+    note(f"{where}: {len(titles)} rows above the names of the columns are left out: {shown}.")
+    return at
 
 
-def without_remarks(content: bytes, delimiter: str | None, where: str, note: Note) -> bytes:
-    """Remove leading lines with #, except the last one if it holds the column names."""
-    remarks = re.match(rb"\s*(#[^\r\n]*\s*)+", content)
-    if remarks is None:
-        return content
-    lines = [line for line in remarks[0].splitlines() if line.strip()]
-    rest = content[remarks.end() :]
-    layout = layout_of(sample(rest), delimiter)
-    last = split(lines[-1].decode(errors="replace"), layout)
-    following = split(first_line(rest), layout)
-    n_numbers = sum(value.replace(".", "").strip().isdigit() for value in following)
-    if 1 < len(last) == len(following) and 2 * n_numbers >= len(following):
-        rest = lines.pop() + b"\n" + rest
-    if lines:
-        note(f"{where}: left out {len(lines)} lines at the top that begin with #.")
-    return rest
+def _first_full(rows: Sequence[Row], known: Collection[str]) -> int:
+    """Return the first row with all `known` names, or else with a value in every column; or 0."""
+    head = rows[: _TITLES + 1]
+    for at, row in enumerate(head):
+        if known and {*known} <= {*row}:
+            return at
+    for at, row in enumerate(head):
+        used = _used(rows[at + 1 :])
+        if len(used) > 1 and any(row) and all(_cell(row, place) for place in used[1:]):
+            return at
+    return 0
 
 
-def without_rules(content: bytes, where: str, note: Note) -> bytes:
-    """Convert a Markdown table, or a database shell's output, to values between bars."""
-    start = [line for line in content[: 1 << 16].splitlines()[:4] if line.strip()]
-    rules = [at for at, line in enumerate(start) if _is_rule(line)]
-    if len(start) < 2 or not rules or rules[0] > 1 or not any(b"|" in line for line in start[:2]):
-        return content
-    rows = [line for line in content.splitlines() if line.strip() and not _is_rule(line)]
-    note(f"{where}: read as a table of Markdown; the lines of dashes are left out.")
-    bare = (re.sub(rb"\s*\|\s*", b"|", line.strip().removeprefix(b"|")) for line in rows)
-    return b"\n".join(line.removesuffix(b"|").strip() for line in bare) + b"\n"
+def _used(rows: Sequence[Row]) -> list[int]:
+    """Return the columns with a value in at least half of the nonempty rows."""
+    rows = [row for row in rows if any(row)]
+    width = max(map(len, rows), default=0)
+    return [at for at in range(width) if 2 * sum(bool(_cell(row, at)) for row in rows) >= len(rows)]
 
 
-def _is_rule(line: bytes) -> bool:
-    return b"--" in line and (b"|" in line or b"+" in line) and bool(re.fullmatch(_RULE, line))
+def _are_names(rows: Sequence[Row], at: int) -> bool:
+    """Whether a row below titles holds names.
+
+    Its words stand over numbers, or an empty row is above it, or only titles of one cell.
+    """
+    names, below = rows[at], [row for row in rows[at + 1 :] if any(row)]
+    used = _used(below)
+    numbers = [names[place] for place in used if _are_numbers(names[place : place + 1])]
+    apart = not any(rows[at - 1])
+    if numbers and not (apart and len(numbers) < len(used) and _rise(numbers)):
+        return False
+    if any(names[place] == _cell(row, place) for place in used for row in below if names[place]):
+        return False
+    over = [
+        place
+        for place in used
+        if names[place] not in numbers
+        and any(_are_numbers([_cell(row, place) for row in some]) for some in (below, below[1:]))
+    ]
+    of_one_cell = all(sum(map(bool, row)) <= 1 for row in rows[:at])
+    words = [names[place] for place in over]
+    if words:
+        are_units = all(map(is_unit, words)) and max(map(len, words)) > 1  # x and y are names
+        return apart or of_one_cell or not are_units
+    return apart or (of_one_cell and len(used) > FEWEST)
 
 
-def with_row_names(content: bytes, layout: Layout, where: str, note: Note) -> bytes:
-    """Name the first column if R wrote row names and so one column name too few."""
-    names, *rows = _cells(_lines(content, _FIRST), layout) or [[]]
-    if not rows or any(len(row) != len(names) + 1 for row in rows):
-        return content
-    first = [row[0].strip() for row in rows]
-    quoted = all(line.lstrip().startswith('"') for line in _lines(content, _FIRST))
-    counted = len(rows) >= _FEWEST and first == [str(i) for i in range(1, len(rows) + 1)]
-    words = len(rows) >= _FEWEST and not any(map(tokenized, ([value] for value in first)))
-    if (
-        len(set(first)) < len(first)
-        or not (quoted or counted or words)
-        or not any(row[-1].strip() for row in rows)
-    ):
-        return content
-    note(
-        f"{where}: the first line has a name less than the others have values; their first values "
-        "are taken for names of the rows, as R writes them."
-    )
-    mark = " " if layout.delimiter == BLANKS else layout.delimiter
-    return b'""' + mark.encode() + content.lstrip()
+def _rise(numbers: Sequence[str]) -> bool:
+    """Whether numbers are whole and rise, as years do."""
+    return all(map(str.isdecimal, numbers)) and [*map(int, numbers)] == sorted({*map(int, numbers)})
 
 
-def without_units(content: bytes, layout: Layout, where: str, note: Note) -> bytes:
-    """Remove a line of units below the names; note a line of words that may be units."""
-    lines = _lines(content, _FIRST)
-    names, *rows = _cells(lines, layout) or [[]]
-    if len(rows) <= _FEWEST or any(len(row) != len(names) for row in rows[:2]):
-        return content
-    words, *below = rows
-    numeric = [at for at in range(len(names)) if _hold_numbers([row[at : at + 1] for row in below])]
-    over = [words[at].strip() for at in numeric]
+def has_units(rows: Sequence[Row], where: str, note: Note) -> bool:
+    """Whether the row below the names holds units; note a row of words that may be units."""
+    names, *below = rows or [[]]
+    if len(below) <= FEWEST or any(len(row) != len(names) for row in below[:2]):
+        return False
+    words, *below = below
+    over = [
+        words[at] for at in range(len(names)) if _are_numbers([_cell(row, at) for row in below])
+    ]
     if not any(over) or any(word and tokenized([word]) for word in over):
-        return content
+        return False
     named = listed([word for word in over if word])
-    if not all(is_unit(word) for word in over if word):
-        if len([word for word in over if word]) >= _FEWEST:
-            note(
-                f"{where}: line 2 holds words ({named}) where all lines below it hold numbers; it "
-                "is read as a row, so that these columns hold text. If it is none, leave it out."
-            )
-        return content
-    note(f"{where}: line 2 holds units ({named}); left out.")
-    head, rest = _after(content, 1)
-    return head + _after(rest, 1)[1]
+    if all(is_unit(word) for word in over if word):
+        note(f"{where}: the row below the names holds units ({named}); left out.")
+        return True
+    if len([word for word in over if word]) >= FEWEST:
+        note(
+            f"{where}: the row below the names holds words ({named}) where all rows below it hold "
+            "numbers; it is read as a row, so that these columns hold text. If it is none, leave "
+            "it out."
+        )
+    return False
 
 
-def without_footer(content: bytes, layout: Layout, where: str, note: Note) -> bytes:
-    """Remove totals and remarks at the end; note a last line that may be a total."""
-    names, *rows = _cells(_lines(content, _FIRST), layout) or [[]]
-    if len(names) < 2 or len(rows) <= _FEWEST:
-        return content
-    usual = [row[:1] for row in rows[:-_LAST] or rows[:_FEWEST]]
-    under_numbers = _hold_numbers(usual)
-    for _ in range(_LAST):
-        kept = content.rstrip()
-        before = max(kept.rfind(b"\n"), kept.rfind(b"\r")) + 1
-        line = kept[before:].decode(errors="replace")
-        if before <= len(first_line(content)) or line.count('"') % 2:
-            return content
-        cells = next(iter(_cells([line], layout)), [""])
-        if cells[:1] in usual or (
-            not _begins_footer(cells[0]) and not _is_remark(line, cells, len(names))
-        ):
-            return content
-        if not under_numbers and sum(map(bool, map(str.strip, cells))) >= len(names):
+def n_footers(rows: Sequence[Row], last: Iterable[tuple[str, Row]], where: str, note: Note) -> int:
+    """Return the number of rows below the table; note a last row that may be a total.
+
+    `rows` are the names and the first rows, `last` are the rows from the end on: their text and
+    their cells. Rows without a value are below the table, too.
+    """
+    names, *rows = [row for row in rows if any(row)] or [[]]
+    usual = [row[:1] for row in rows[:-_LAST] or rows[:FEWEST]]
+    under_numbers = _are_numbers([_cell(row, 0) for row in usual])
+    n = n_empty = 0
+    for line, cells in last:
+        if not any(cells):
+            n_empty += 1
+            continue
+        known = n >= _LAST or len(names) < 2 or len(rows) <= FEWEST or [*cells[:1]] in usual
+        if known or not (_begins_footer(cells[0]) or _is_remark(line, cells, len(names))):
+            break
+        if not under_numbers and sum(map(bool, cells)) >= sum(map(bool, names)):
             note(
-                f"{where}: the last line begins with {cells[0].strip()!r} and is read as a row. If "
-                "it is none, leave it out."
+                f"{where}: the last row begins with {cells[0]!r} and is read as a row. If it is "
+                "none, leave it out."
             )
-            return content
+            break
         note(f"{where}: the last line is no row and left out: {line.strip()[:60]!r}.")
-        content = kept[:before]
-    return content
+        n += 1
+    if n_empty:
+        note(f"{where}: {n_empty} rows without any value at the end; left out.")
+    return n + n_empty
 
 
 def _begins_footer(cell: str) -> bool:
-    """Whether a line with this first value is a total or a source note, not a row."""
-    word = cell.strip().casefold()
+    """Whether a row with this first value is a total or a source note."""
+    word = cell.casefold()
     return word.rstrip(":") in _TOTALS or (":" in word and _REMARK.fullmatch(word) is not None)
 
 
-def _is_remark(line: str, cells: Sequence[str], n_columns: int) -> bool:
-    """Whether the only value of a line is a remark."""
-    filled = any(cell.strip() for cell in cells[1:])
+def _is_remark(line: str, cells: Row, n_columns: int) -> bool:
+    """Whether the only value of a row is a remark."""
     is_remark = _REMARK.fullmatch(line.strip().strip('"')) is not None
-    return is_remark and (not filled or len(cells) < n_columns)
+    return is_remark and (not any(cells[1:]) or len(cells) < n_columns)
 
 
-def _lines(content: bytes, n: int) -> list[str]:
-    """Return the first nonblank lines: the line of names, and `n` lines below it."""
-    found = io.StringIO(content[: 1 << 16].decode(errors="replace"), newline=None)
-    lines = [line for line in found if line.strip()]
-    if len(content) > 1 << 16 and len(lines) > 1:
-        lines.pop()  # cut off
-    return lines[: n + 1]
+def _cell(row: Row, place: int) -> str:
+    return row[place] if place < len(row) else ""
 
 
-def _cells(lines: Sequence[str], layout: Layout) -> list[list[str]]:
-    if layout.delimiter == BLANKS:
-        return list(csv.reader((" ".join(line.split()) for line in lines), delimiter=" "))
-    try:
-        rows = csv.reader(lines, delimiter=layout.delimiter, skipinitialspace=layout.spaced)
-        return [row for row in rows if row]
-    except csv.Error:  # a value longer than csv allows
-        return []
-
-
-def _hold_numbers(cells: Sequence[Sequence[str]]) -> bool:
-    texts = {cell.strip() for row in cells for cell in row} - {""}
+def _are_numbers(cells: Iterable[str]) -> bool:
+    texts = {*cells} - {""}
     return bool(texts) and len(tokenized(texts, whole=True)) == len(texts)
-
-
-def _after(content: bytes, n_lines: int) -> tuple[bytes, bytes]:
-    """Split text behind its first `n_lines` nonblank lines."""
-    found = re.match(rb"(?:\s*[^\r\n]+(?:\r\n|\n|\r|$)){%d}" % n_lines, content)
-    at = found.end() if found else 0
-    return content[:at], content[at:]

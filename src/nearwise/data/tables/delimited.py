@@ -5,23 +5,26 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pandas as pd
 
-from nearwise.data.tables.around import (
-    separator_line,
-    with_row_names,
-    without_footer,
-    without_remarks,
-    without_rules,
-    without_units,
-)
 from nearwise.data.tables.cells import Cells, beyond_float, with_exact_wholes
 from nearwise.data.tables.header import check_names, unnamed_by_place
 from nearwise.data.tables.layout import BLANKS, Layout, first_line, layout_of, sample, split
+from nearwise.data.tables.lines import (
+    number_of_values,
+    separator_line,
+    with_row_names,
+    without_empty_ends,
+    without_footer,
+    without_remarks,
+    without_rules,
+    without_titles,
+    without_units,
+)
 from nearwise.data.tables.numeric_columns import Written, read_numbers, text_columns
 from nearwise.data.tables.unpack import Note
 
@@ -69,6 +72,8 @@ def parse_text(
     content = _as_utf8(content, where, note)
     content, named = separator_line(content, where, note)
     content = without_remarks(content, named or delimiter, where, note)
+    if header is None:
+        content = without_titles(content, named or delimiter, known, where, note)
     content = without_rules(content, where, note)
     layout = layout_of(sample(content), named or delimiter)
     if layout.delimiter == BLANKS:
@@ -82,11 +87,7 @@ def parse_text(
         content = with_row_names(content, layout, where, note)
         content = without_units(content, layout, where, note)
     content = without_footer(content, layout, where, note)
-    try:
-        cells = _first_cells(content, layout)
-        body = _read(content, layout, header)
-    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
-        raise ValueError(_complaint(content, layout, error, where)) from error
+    content, cells, body = _read_all(content, layout, header, where, note)
     _note_short_lines(content, layout, body, where, note)
     numbered = [str(i) for i in range(body.shape[1])]
 
@@ -193,14 +194,17 @@ def _read(content: bytes, layout: Layout, header: bool | None, **options: Any) -
         )
 
 
-def _rows(content: bytes, layout: Layout) -> Iterator[tuple[int, int]]:
-    """Yield the last line number of each row, counted from 1, and its number of values."""
-    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
-    if layout.delimiter == BLANKS:
-        yield from ((i, len(line.split())) for i, line in enumerate(text, 1) if line.strip())
-        return
-    rows = csv.reader(text, delimiter=layout.delimiter, skipinitialspace=layout.spaced)
-    yield from ((rows.line_num, len(row)) for row in rows if row)
+def _read_all(
+    content: bytes, layout: Layout, header: bool | None, where: str, note: Note
+) -> tuple[bytes, list[str], pd.DataFrame]:
+    """Return the content as it can be read, the first cells and the table below them."""
+    try:
+        return content, _first_cells(content, layout), _read(content, layout, header)
+    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
+        kept = without_empty_ends(content, layout, where, note)
+        if kept is None:
+            raise ValueError(_complaint(content, layout, error, where)) from error
+        return _read_all(kept, layout, header, where, note)
 
 
 def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> str:
@@ -212,7 +216,7 @@ def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> 
             "it, or double a quote that is part of the text."
         )
     try:
-        rows = _rows(content, layout)
+        rows = number_of_values(content, layout)
         _, n_names = next(rows)
         line, n = next((line, n) for line, n in rows if n > n_names)
     except (csv.Error, StopIteration):
@@ -233,7 +237,7 @@ def _note_short_lines(
     if n_columns < 2 or not body.iloc[:, -1].isna().any():
         return
     try:
-        short = [line for line, n in _rows(content, layout) if n < n_columns]
+        short = [line for line, n in number_of_values(content, layout) if n < n_columns]
     except csv.Error:  # a value longer than csv allows
         return
     if short:

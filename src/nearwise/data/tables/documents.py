@@ -1,10 +1,8 @@
-"""Tables in other formats than delimited text: Parquet, JSON, JSON lines, Excel workbooks."""
+"""Tables in other formats than delimited text: Parquet, JSON, JSON lines."""
 
 import io
 import json
-import zipfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -13,20 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nearwise.data.tables.cells import MISSING, Cells, exact_wholes
-from nearwise.data.tables.header import check_names, unnamed_by_place
-from nearwise.data.tables.unpack import (
-    ExpansionError,
-    Note,
-    check_expansion,
-    is_workbook,
-    zip_names,
-)
+from nearwise.data.tables.cells import exact_wholes
+from nearwise.data.tables.unpack import check_expansion, explained
 
 # columns with few different values take almost no space in Parquet
 _PARQUET_RATIO = 1000
 _TEXT_BYTES = 16  # least bytes of a text value
-_CELL_BYTES = 64  # bytes of a cell of a workbook in memory
 
 
 def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
@@ -36,7 +26,7 @@ def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
     declares far more rows than it holds bytes (see `check_expansion`), or has columns of lists,
     structures or bytes.
     """
-    with _explained(where, "Parquet", "Write it again, or rename it to .csv if it is text."):
+    with explained(where, "Parquet", "Write it again, or rename it to .csv if it is text."):
         file = pq.ParquetFile(io.BytesIO(content))
         schema, n_rows = file.schema_arrow, file.metadata.num_rows
         n_bytes = n_rows * sum(_n_bytes(field.type) for field in schema)
@@ -49,7 +39,7 @@ def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
             f"{where}: columns {', '.join(odd[:5])} hold lists, structures or bytes. Store one "
             "number or text per cell."
         )
-    with _explained(where, "Parquet", "Write it again."):
+    with explained(where, "Parquet", "Write it again."):
         table = pd.read_parquet(io.BytesIO(content))
         gaps = {f.name for f in schema if pa.types.is_integer(f.type)}
         gaps = {name for name in gaps if name in table and table[name].dtype.kind == "f"}
@@ -65,17 +55,6 @@ def _with_gaps(wholes: pa.ChunkedArray, table: pd.DataFrame) -> pd.Series:
     kind = pd.UInt64Dtype() if pa.types.is_unsigned_integer(wholes.type) else pd.Int64Dtype()
     values = wholes.to_pandas(types_mapper=lambda _: kind)
     return values.astype(kind).set_axis(table.index)
-
-
-@contextmanager
-def _explained(where: str, form: str, advice: str) -> Iterator[None]:
-    """Raise every parser error for damaged bytes as a ValueError with advice."""
-    try:
-        yield
-    except (MemoryError, ExpansionError):
-        raise
-    except Exception as error:  # a damaged part fails anywhere in pyarrow, pandas or openpyxl
-        raise ValueError(f"{where} cannot be read as {form}: {error}. {advice}") from error
 
 
 def _is_nested(kind: pa.DataType) -> bool:
@@ -159,69 +138,6 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 def _is_records(records: object) -> bool:
     return isinstance(records, list) and all(isinstance(record, dict) for record in records)
-
-
-def parse_excel(
-    content: bytes, where: str, note: Note, *, header: bool | None, known: Collection[str] = ()
-) -> tuple[pd.DataFrame, Cells]:
-    """Read the first sheet of an Excel workbook (.xlsx), as `parse_text` reads text.
-
-    Formulas have the values last computed by Excel. Empty cells and words for missing values are
-    missing; empty rows are skipped. ImportError if openpyxl is not installed, ValueError if the
-    content is no workbook, expands too much, or the first row does not hold names.
-    """
-    rows = _sheet_rows(content, where, note)
-    width = max(map(len, rows), default=0)
-    padded = [[*row, *[None] * (width - len(row))] for row in rows]
-    if header is False:
-        names, below = [str(i) for i in range(width)], padded
-        return pd.DataFrame(_without_words(below), columns=names), _held(below, names)
-    if not padded:
-        return pd.DataFrame(), _held([], [])
-    cells = ["" if cell is None or cell in MISSING else str(cell) for cell in padded[0]]
-    body = pd.DataFrame(_without_words(padded[1:]), columns=range(width))
-    table = check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
-    return table, _held(padded[1:], unnamed_by_place(cells))
-
-
-def _without_words(rows: list[list[Any]]) -> list[list[Any]]:
-    return [[None if cell in MISSING else cell for cell in row] for row in rows]
-
-
-def _held(rows: list[list[Any]], names: list[str]) -> Cells:
-    """Return a function for the original cells of a sheet by column names."""
-    table = pd.DataFrame(rows, columns=names, dtype=object)
-    return lambda wanted: table[list(wanted)]
-
-
-def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
-    try:
-        import openpyxl
-    except ImportError as error:
-        raise ImportError(
-            'reading Excel files needs the extra "excel": pip install nearwise[excel], or save the '
-            "sheet as CSV."
-        ) from error
-    with _explained(where, "Excel", "Save it again as .xlsx, or as CSV."):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            declared = sum(info.file_size for info in archive.infolist())
-        check_expansion(declared, len(content), where)
-        if not is_workbook(zip_names(content)):
-            raise ValueError("it is a zip archive without a workbook in it")
-        book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
-        sheet = book.worksheets[0]
-        if len(book.worksheets) > 1:
-            others = ", ".join(repr(other.title) for other in book.worksheets[1:6])
-            note(f"{where}: read the first sheet, {sheet.title!r}; not read: {others}.")
-        sheet.reset_dimensions()  # the size declared in the file may be wrong
-        rows: list[list[Any]] = []
-        n_cells = 0
-        for row in sheet.iter_rows(values_only=True):
-            n_cells += len(row)
-            check_expansion(n_cells * _CELL_BYTES, len(content), where)
-            if any(value is not None and value not in MISSING for value in row):
-                rows.append([None if value == "" else value for value in row])
-    return rows
 
 
 def _with_plain_cells(table: pd.DataFrame, where: str) -> pd.DataFrame:

@@ -13,9 +13,10 @@ import pandas as pd
 
 from nearwise.data.tables.cells import Cells, with_words
 from nearwise.data.tables.delimited import parse_text
-from nearwise.data.tables.documents import parse_excel, parse_json, parse_parquet
+from nearwise.data.tables.documents import parse_json, parse_parquet
 from nearwise.data.tables.npz import of_table, read_arrays, to_table, write_arrays
 from nearwise.data.tables.numeric_columns import Learned, Written
+from nearwise.data.tables.sheets import parse_excel
 from nearwise.data.tables.unpack import (
     COMPRESSED_SUFFIXES,
     ZIP_MAGIC,
@@ -55,6 +56,7 @@ def read_table(
     known: Collection[str] = (),
     like: Learned | None = None,
     keep_words: Collection[str] = (),
+    sheet: str | int | None = None,
     note: Note | None = None,
 ) -> pd.DataFrame:
     """Read a table: delimited text, Parquet, Excel, JSON, JSON lines or npz.
@@ -85,6 +87,9 @@ def read_table(
         stay text, and the model parses them.
     keep_words : collection of str
         Text columns in which NA, None and the like are words; only empty cells are missing.
+    sheet : str or int, optional
+        Sheet of an Excel workbook: its name, or its number, counted from 1. By default the first
+        one, or the only one with a table if the first has none.
     note : callable, optional
         Called with a sentence about each change to the content; by default a warning.
 
@@ -107,7 +112,7 @@ def read_table(
         If an Excel file is read without the extra "excel".
     """
     options: dict[str, Any] = {"known": known, "like": like, "keep_words": keep_words}
-    return read_cells(path, header=header, note=note, **options)[0]
+    return read_cells(path, header=header, sheet=sheet, note=note, **options)[0]
 
 
 def read_cells(
@@ -117,6 +122,7 @@ def read_cells(
     known: Collection[str] = (),
     like: Learned | None = None,
     keep_words: Collection[str] = (),
+    sheet: str | int | None = None,
     note: Note | None = None,
 ) -> tuple[pd.DataFrame, Cells]:
     """Read a table as `read_table` does, and return a function for its original columns."""
@@ -133,9 +139,13 @@ def read_cells(
             f"{where} names its columns itself, as {form} always does. Leave header=False "
             "(--no-header) out."
         )
+    if sheet is not None and form != "excel":
+        raise ValueError(
+            f"{where} is read as {form} and has no sheets. Leave sheet= (--sheet) out."
+        )
     notes: list[str] = []
     written = Written() if like is None else like.report_.written
-    table, cells = _parse(content, form, where, header, known, written, notes.append)
+    table, cells = _parse(content, form, where, header, known, written, sheet, notes.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:
         raise ValueError(
@@ -201,10 +211,11 @@ def _parse(
     header: bool | None,
     known: Collection[str],
     like: Written,
+    sheet: str | int | None,
     note: Note,
 ) -> tuple[pd.DataFrame, Cells]:
     if form == "excel":
-        return parse_excel(content, where, note, header=header, known=known)
+        return parse_excel(content, where, note, header=header, known=known, like=like, sheet=sheet)
     if form in _NAMED:
         if form == "npz":
             table = to_table(read_arrays(content, where), where)

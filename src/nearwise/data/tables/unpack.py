@@ -8,7 +8,8 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -50,6 +51,17 @@ _NO_TABLES = (
 
 class ExpansionError(ValueError):
     """A file that declares or unpacks to far more than its size allows."""
+
+
+@contextmanager
+def explained(where: str, form: str, advice: str) -> Iterator[None]:
+    """Raise every parser error for damaged bytes as a ValueError with advice."""
+    try:
+        yield
+    except (MemoryError, ExpansionError):
+        raise
+    except Exception as error:  # a damaged part fails anywhere in pyarrow, pandas or openpyxl
+        raise ValueError(f"{where} cannot be read as {form}: {error}. {advice}") from error
 
 
 def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:

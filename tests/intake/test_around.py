@@ -1,5 +1,6 @@
 """Lines of a file that are no rows: left out with a note where that is certain, else named."""
 
+import pandas as pd
 import pytest
 
 from nearwise.data import read_table
@@ -134,6 +135,8 @@ KEPT = {
     "names of some columns": ("a,,\n1,2,x\n3,4,y\n", 2, "have no name"),
     "names of some columns, all of words": ("a,,b\nu,v,w\nx,v,z\n", 2, "have no name"),
     "units below an unnamed column": ("a,,b\nu,cm,kg\nv,1,2\nw,3,4\nx,5,6\n", 3, "holds units"),
+    "times of day": ("a,b\n14:05:30,1\n09:10:00,2\n", 2, None),
+    "codes like durations": ("a,b\n30:75:10,1\n31:10:00,2\n", 2, None),
     "blank behind every line": ("a,b\n1,2,\n3,4,\n", 2, None),
 }
 
@@ -147,6 +150,14 @@ def test_lines_that_may_be_rows_are_kept(tmp_path, case):
     if words:
         with pytest.warns(UserWarning, match=words):
             read_table(tmp_path / "t.csv")
+
+
+def test_durations_of_a_day_or_more_are_no_text(tmp_path):
+    text = 'a,b,c\n1:30:00,2 days 06:00:00,"1 day, 6:00:00"\n30:00:00,0 days 00:00:00,0:00:09\n'
+    table, notes = read(tmp_path, "t.csv", text.encode())
+    hours = {name: (column / pd.Timedelta(hours=1)).tolist() for name, column in table.items()}
+    assert hours == {"a": [1.5, 30], "b": [54, 0], "c": [30, 0.0025]}
+    assert notes == [f"{tmp_path / 't.csv'}: read as durations: 'a', 'b', 'c'."]
 
 
 def test_the_columns_of_a_model_are_found_below_titles(tmp_path):

@@ -14,6 +14,7 @@ import pandas as pd
 from nearwise.data.tables.cells import Cells, with_words
 from nearwise.data.tables.delimited import parse_text
 from nearwise.data.tables.documents import parse_json, parse_parquet
+from nearwise.data.tables.durations import with_durations
 from nearwise.data.tables.npz import of_table, read_arrays, to_table, write_arrays
 from nearwise.data.tables.numeric_columns import Learned, Written
 from nearwise.data.tables.sheets import parse_excel
@@ -155,6 +156,7 @@ def read_cells(
     twice = table.columns[table.columns.duplicated()].unique()
     if len(twice):
         raise ValueError(f"{where}: the columns {list(twice)} occur more than once. Rename them.")
+    with_durations(table, where, notes.append)
     for name in keep_words:
         if name not in table:
             raise ValueError(f"{where} has no column {name!r}.{did_you_mean(name, table.columns)}")

@@ -51,6 +51,16 @@ HeaderOption = Annotated[
         "named 0, 1, 2, ... By default, a first line that looks like data is an error.",
     ),
 ]
+SheetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sheet",
+        metavar="NAME|NUMBER",
+        help="Excel: sheet to read, by its name or its number from 1. By default the first one, or "
+        "the only one with a table.",
+        rich_help_panel=DATA,
+    ),
+]
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
 ]
@@ -178,12 +188,13 @@ def named_store(store: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options for reading rows: `header` and `skip_unlabelled` for tables, `quiet` for both.
+    """Options for reading rows: `header`, `sheet`, `skip_unlabelled` for tables, `quiet` for both.
 
     The others are for images: size, colour, and damaged files.
     """
 
     header: bool | None = None
+    sheet: str | None = None
     skip_unlabelled: bool = False
     size: str | None = None
     color: Literal["grey", "rgb"] | None = None
@@ -201,6 +212,7 @@ class ReadOptions:
         """Raise ValueError for table options, or column names in `columns`, with images."""
         header = "header" if self.header else "no_header"
         refuse("is about a table; images have no columns", {header: self.header is not None})
+        refuse("is about a workbook; images have no sheets", {"sheet": self.sheet})
         refuse("names a column; images have none", {n: some or None for n, some in columns.items()})
         unlabelled = {"skip_unlabelled": self.skip_unlabelled}
         refuse("is about a table; the folder of an image is its label", unlabelled)

@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
 class Inputs:
     """Model and data of a verdict, for the commands that it suggests.
 
-    `options` are those by which both are read (--store, --no-header).
+    `options` are those by which both are read (--store, --no-header, --sheet).
     """
 
     model: str

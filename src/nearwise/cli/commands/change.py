@@ -80,6 +80,7 @@ def add(
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
     header: options.HeaderOption = None,
+    sheet: options.SheetOption = None,
     key: options.KeyOption = None,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
@@ -107,7 +108,7 @@ def add(
             "--key names one change of the journal; --out and --refresh do more. Leave it out."
         )
     reading = options.ReadOptions(
-        header, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
+        header, sheet, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
     )
 
     def rows_for(learned: Any) -> Rows:

@@ -84,6 +84,7 @@ def clean(
     skip_unlabelled: options.SkipUnlabelledOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the fit.")] = 0,
     header: options.HeaderOption = None,
+    sheet: options.SheetOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
     """Find rows whose label, or number, looks wrong, and show their neighbors as evidence.
@@ -120,7 +121,7 @@ def clean(
         )
     uses = column_uses(data, keep=keep, category=category, number=number, date=date, text=text)
     reading = options.ReadOptions(
-        header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet
+        header, sheet, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet
     )
     words = keep_words or []
     rows = read_to_learn(

@@ -33,6 +33,7 @@ def embed(
     resize: options.ResizeOption = False,
     skip_damaged: options.SkipDamagedOption = False,
     header: options.HeaderOption = None,
+    sheet: options.SheetOption = None,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
@@ -56,7 +57,9 @@ def embed(
 
     from nearwise.data.tables.files import table_format, write_table
 
-    reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
+    reading = options.ReadOptions(
+        header, sheet, skip_damaged=skip_damaged, resize=resize, quiet=quiet
+    )
     form = "csv" if out == "-" else table_format(out)
     if form is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv, .parquet or .npz, or - for CSV.")

@@ -58,6 +58,7 @@ def evaluate(
     skip_damaged: options.SkipDamagedOption = False,
     skip_unlabelled: options.SkipUnlabelledOption = False,
     header: options.HeaderOption = None,
+    sheet: options.SheetOption = None,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
@@ -102,7 +103,7 @@ def evaluate(
     if_stopped("No score was written. Fewer rows, or --resamples 100, take less time.")
     learned = open_model(model, store)
     reading = options.ReadOptions(
-        header, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
+        header, sheet, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
     )
     rows = read_for_model(learned, model, data, target, reading, part="test")
     trust = TrustOptions(coverage, confidence=confidence)
@@ -114,7 +115,8 @@ def evaluate(
     found = judge(learned, features, scored, trust, resamples, quiet=quiet)
     numbers = {"model": str(model), "data": data, "n": len(scored.y), "rows": scored.as_json()}
     judged = judge_numbers if classes is None else judge_classes
-    read = tuple([*named_store(store), *(["--no-header"] if header is False else [])])
+    at = [*(["--no-header"] if header is False else []), *(["--sheet", sheet] if sheet else [])]
+    read = tuple([*named_store(store), *at])
     own_target = target or learned.fitted_.target_name
     inputs = Inputs(str(model), data, "" if rows.names is not None else own_target, read)
     verdict = judged(learned, scored, found, inputs, resamples)

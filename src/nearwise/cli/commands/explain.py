@@ -46,6 +46,7 @@ def explain(
         ),
     ] = None,
     header: options.HeaderOption = None,
+    sheet: options.SheetOption = None,
     resize: options.ResizeOption = False,
     skip_damaged: options.SkipDamagedOption = False,
     neighbors: Annotated[
@@ -91,7 +92,9 @@ def explain(
     given = data or []
     require_data(given)
     if_stopped("The rows shown so far are complete. Fewer --rows take less time.")
-    reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
+    reading = options.ReadOptions(
+        header, sheet, skip_damaged=skip_damaged, resize=resize, quiet=quiet
+    )
     learned = open_model(model, store)
     copied, features = read_to_predict(learned, model, given, [], reading)
     show_cards(_of_table(learned, features, copied, numbers, n, given))

@@ -122,6 +122,7 @@ def fit(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
     header: options.HeaderOption = None,
+    sheet: options.SheetOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
     """Fit a model to a table, or a classifier to a folder of images, and save it as a folder.
@@ -173,7 +174,7 @@ def fit(
         "columns": columns or None,
     }
     reading = options.ReadOptions(
-        header, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet
+        header, sheet, skip_unlabelled, image_size, color, skip_damaged, quiet=quiet
     )
     rows = read_to_learn(
         data,

@@ -80,6 +80,7 @@ def predict(
         typer.Option("--format", help="Format of the output, if the suffix does not show it."),
     ] = None,
     header: options.HeaderOption = None,
+    sheet: options.SheetOption = None,
     store: options.StoreOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
@@ -119,7 +120,9 @@ def predict(
     """
     trust_options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
     trust_options.check()
-    reading = options.ReadOptions(header, skip_damaged=skip_damaged, resize=resize, quiet=quiet)
+    reading = options.ReadOptions(
+        header, sheet, skip_damaged=skip_damaged, resize=resize, quiet=quiet
+    )
     check_output("--out", out, data)
     require_model(model)
     require_data(data)

@@ -55,6 +55,7 @@ def read_frame(
     known: Collection[str] = (),
     like: Any = None,
     keep_words: Collection[str] = (),
+    sheet: str | None = None,
     quiet: bool = False,
 ) -> Frame:
     """Read a table, or standard input ("-"), and report changes to its content.
@@ -62,7 +63,7 @@ def read_frame(
     `keep_words` are columns in which NA and the like are words. `header` says whether the first
     line holds column names; by default it does, with an error if it looks like data. A first line
     with all columns of a model (`known`) holds names; numbers are read as in the training table of
-    a model (`like`).
+    a model (`like`). `sheet` names a sheet of a workbook.
     """
     from nearwise.data.tables.files import read_cells
 
@@ -72,6 +73,7 @@ def read_frame(
         known=known,
         like=like,
         keep_words=keep_words,
+        sheet=sheet,
         note=lambda text: None if quiet else say(f"note: {text}"),
     )
     return Frame(table, cells)

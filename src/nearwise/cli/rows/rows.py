@@ -143,7 +143,7 @@ def read_to_learn(
         return _labelled(read_class_folder(data, "train", options))
     options.refuse_of_images(f"{named(data)} is read as a table")
     quiet = options.quiet
-    read = read_frame(data, options.header, keep_words=keep_words, quiet=quiet)
+    read = read_frame(data, options.header, keep_words=keep_words, sheet=options.sheet, quiet=quiet)
     require_columns(read.table, drop, data)
     taken = [name for name in (weight, groups, time, show) if name is not None]
     if target in taken or len(set(taken)) < len(taken):
@@ -307,7 +307,8 @@ def _read_as(
     """Read a table for a model; return it with the categories of each column."""
     encoder: Any = model.fitted_.predictor.encoder
     known = set(model.feature_names_in_) - set(_left_out(model))
-    frame = read_frame(data, options.header, known=known, like=model, quiet=options.quiet)
+    given: Any = {"sheet": options.sheet, "quiet": options.quiet}
+    frame = read_frame(data, options.header, known=known, like=model, **given)
     return frame, dict(encoder.categories)
 
 

@@ -16,7 +16,7 @@ _ARGUMENTS, _RUN = "Arguments", "Run"
 # Names of the options in each panel; options of plugins with other names are in the last one.
 OPTIONS = {
     "Data": "target task drop keep category number date text keep_words weight groups time_column "
-    "show skip_unlabelled header ids rows new_only new_classes",
+    "show skip_unlabelled header sheet ids rows new_only new_classes",
     "Images": "image_size color skip_damaged resize",
     "Model": "preset estimator embedder epochs n_neighbors cv label_noise class_prior noise judge "
     "store space trusted capacity eviction refresh follow",

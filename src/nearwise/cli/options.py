@@ -58,7 +58,6 @@ SheetOption = Annotated[
         metavar="NAME|NUMBER",
         help="Excel: sheet to read, by its name or its number from 1. By default the first one, or "
         "the only one with a table.",
-        rich_help_panel=DATA,
     ),
 ]
 ModelArgument = Annotated[

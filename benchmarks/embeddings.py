@@ -55,20 +55,26 @@ def features(root: Path, seed: int) -> Task:
         return X, file["train_label"][rows], new, file["test_label"][:2000]
 
 
+def sharpened(proba: np.ndarray, power: float) -> np.ndarray:
+    """Raise probabilities to a power (1 / temperature), so that each row still sums to 1."""
+    raised: np.ndarray = np.maximum(proba, 1e-12) ** power
+    return raised / raised.sum(1, keepdims=True)
+
+
+def best_power(proba: np.ndarray, y: np.ndarray) -> float:
+    """Power that makes the NLL of left-out predictions least."""
+
+    def loss(log_power: float) -> float:
+        return nll(y, sharpened(proba, float(np.exp(log_power))))
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
+
+
 def tempered(make: Callable[[], Any], X: np.ndarray, y: np.ndarray) -> Fitted:
     """Fit a peer, and a temperature to its predictions in three folds."""
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
     kept_out = cross_val_predict(make(), X, y, cv=folds, method="predict_proba")
-    model = make().fit(X, y)
-
-    def sharpened(proba: np.ndarray, power: float) -> np.ndarray:
-        raised: np.ndarray = np.maximum(proba, 1e-12) ** power
-        return raised / raised.sum(1, keepdims=True)
-
-    def loss(log_power: float) -> float:
-        return nll(y, sharpened(kept_out, float(np.exp(log_power))))
-
-    power = float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
+    model, power = make().fit(X, y), best_power(kept_out, y)
     return lambda new: sharpened(model.predict_proba(new), power)
 
 

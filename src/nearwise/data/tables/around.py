@@ -48,7 +48,7 @@ def _first_full(rows: Sequence[Row], known: Collection[str]) -> int:
             return at
     for at, row in enumerate(head):
         used = _used(rows[at + 1 :])
-        if len(used) > 1 and any(row) and all(_cell(row, place) for place in used[1:]):
+        if len(used) > 1 and any(row) and all(_cell(row, column) for column in used[1:]):
             return at
     return 0
 
@@ -67,20 +67,22 @@ def _are_names(rows: Sequence[Row], at: int) -> bool:
     """
     names, below = rows[at], [row for row in rows[at + 1 :] if any(row)]
     used = _used(below)
-    numbers = [names[place] for place in used if _are_numbers(names[place : place + 1])]
+    numbers = [names[column] for column in used if _are_numbers(names[column : column + 1])]
     apart = not any(rows[at - 1])
     if numbers and not (apart and len(numbers) < len(used) and _rise(numbers)):
         return False
-    if any(names[place] == _cell(row, place) for place in used for row in below if names[place]):
+    if any(
+        names[column] == _cell(row, column) for column in used for row in below if names[column]
+    ):
         return False
     over = [
-        place
-        for place in used
-        if names[place] not in numbers
-        and any(_are_numbers([_cell(row, place) for row in some]) for some in (below, below[1:]))
+        column
+        for column in used
+        if names[column] not in numbers
+        and any(_are_numbers([_cell(row, column) for row in some]) for some in (below, below[1:]))
     ]
     of_one_cell = all(sum(map(bool, row)) <= 1 for row in rows[:at])
-    words = [names[place] for place in over]
+    words = [names[column] for column in over]
     if words:
         are_units = all(map(is_unit, words)) and max(map(len, words)) > 1  # x and y are names
         return apart or of_one_cell or not are_units
@@ -158,8 +160,8 @@ def _is_remark(line: str, cells: Row, n_columns: int) -> bool:
     return is_remark and (not any(cells[1:]) or len(cells) < n_columns)
 
 
-def _cell(row: Row, place: int) -> str:
-    return row[place] if place < len(row) else ""
+def _cell(row: Row, column: int) -> str:
+    return row[column] if column < len(row) else ""
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:

@@ -190,7 +190,7 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
         return None if settings.embedder == "identity" else settings.embedder
     if problem.views:
         return "deep"
-    if len(problem.labels) < _LEAST_TRAINED:
+    if len(problem.labels) < _LEAST_TRAINED or problem.table[0].has_only_texts:
         return None
     if not ready_embeddings(problem.table[0]):
         return "table"

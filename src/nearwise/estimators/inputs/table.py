@@ -147,6 +147,11 @@ class TableEncoder:
         return next((one["name"] for one in self.report if one["reason"] == SHOWN), None)
 
     @property
+    def has_only_texts(self) -> bool:
+        """Whether every column that is used is text."""
+        return {*self.kinds.values()} - {"left out"} == {"text"}
+
+    @property
     def n_components(self) -> int:
         """Number of components of all texts."""
         return sum(one.n_components for one in self.texts.values())
@@ -467,9 +472,9 @@ class TableEncoder:
 
     def without_texts(self, rows: Encoded) -> tuple["TableEncoder", Encoded]:
         """Leave out the columns of text; without other columns return both unchanged."""
-        is_text = np.array([self.kinds[name] == "text" for name in self.sources], dtype=bool)
-        if not is_text.any() or (is_text.all() and not self.categorical):
+        if not self.texts or self.has_only_texts:
             return self, rows
+        is_text = np.array([self.kinds[name] == "text" for name in self.sources], dtype=bool)
         others = [name for name in self.columns if self.kinds[name] != "text"]
         kept = np.flatnonzero(~is_text)
         parts = {

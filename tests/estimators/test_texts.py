@@ -47,6 +47,7 @@ def test_cells_of_several_words_are_text_and_other_text_is_not():
     texts, _ = sentences(60)
     found = use(texts)
     assert found.use == "text" and "mostly several words" in found.reason
+    assert use(texts, body=found.change).use == found.change == "category"
     assert use(texts.where(texts.index % 3 > 0)).use == "text"  # with gaps
     assert use([f"{a} {b}" for a in "abcdef" for b in "uvwxyz"]).use == "left out"  # two words
     assert use(["a shop in town", "a farm in the hills"] * 30).use == "category"

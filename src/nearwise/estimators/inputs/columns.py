@@ -469,7 +469,7 @@ def _judge_text(column: pd.Series, name: str, plan: ColumnPlan, usual: Decimal) 
     if common is None or counts[others].sum() > (1 - _MOSTLY) * counts.sum():
         if own != ROW_ID and holds_text(values, counts.tolist()):
             reason = f"mostly several words, {len(values)} different texts"
-            return ColumnPlan(_report(column, name, "text", reason=reason, change="left out"))
+            return ColumnPlan(_report(column, name, "text", reason=reason, change="category"))
         return _left_out(plan, own) if own else plan
     if len(common.signs) > 1:
         return _of_several_signs(column, plan, common, [t for t in tokens if tokens[t].sign])

@@ -91,7 +91,7 @@ def test_the_report_of_columns_is_given_where_none_can_be_used():
     assert [column.use for column in report_columns(frame)] == ["left out"] * 3
     with pytest.raises(ValueError, match=r"Every column is left out, 'id' first"):
         attn_knn(**CHEAP).fit(frame, [0, 1] * 15)
-    with pytest.raises(ValueError, match="Text is not read as language: give embed"):
+    with pytest.raises(ValueError, match="To read its words: columns="):
         attn_knn(**CHEAP).fit(frame[["text"]], [0, 1] * 15)
 
 

@@ -188,7 +188,7 @@ def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
     assert "Predictions are the class shares." in line
     if model.label_noise == "auto":
         assert any("labels are taken as they are" in one for one in said)
-        assert "Wrong labels: not known (between 0.0% and" in line
+        assert "Wrong labels: not known (between 0.0 % and" in line
         noise = review(model).noise
         assert noise.rate == 0 and same(noise.matrix, np.eye(len(model.classes_)))
         assert same(model._predictor.views.labels, y)
@@ -230,8 +230,8 @@ def test_overlap_that_explains_labels_better_draws_the_rate_down(informative, mo
 def test_the_line_says_a_rate_that_was_given():
     report = SimpleNamespace(choice={"label_noise": {"interval": [0.3, 0.3], "rate": 0.3}})
     classifier = SimpleNamespace(report_=report, classes_=np.arange(2))
-    assert wrong_labels_line(classifier) == "Wrong labels: 30.0%."
-    assert wrong_labels_line(SimpleNamespace(report_=report)) == "Wrong targets: 30.0%."
+    assert wrong_labels_line(classifier) == "Wrong labels: 30.0 %."
+    assert wrong_labels_line(SimpleNamespace(report_=report)) == "Wrong targets: 30.0 %."
 
 
 @pytest.mark.slow

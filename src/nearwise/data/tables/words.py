@@ -4,11 +4,12 @@ import re
 
 _SEVERAL = 3  # words that make a text of a cell
 _WORD = re.compile(r"\w\w+")
+_LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_text(value: object) -> bool:
-    """Whether a cell is text of several words, at least three."""
-    return isinstance(value, str) and len(value.split()) >= _SEVERAL
+    """Whether a cell is text of several words, at least three with a letter."""
+    return isinstance(value, str) and len([*filter(_LETTER.search, value.split())]) >= _SEVERAL
 
 
 def marked_words(text: str, other: str) -> list[tuple[str, bool]]:

@@ -11,22 +11,31 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 
 from nearwise.estimators.facade import NeighborEstimator
+from nearwise.estimators.fit.beside import Beside, learned_once
 from nearwise.estimators.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.estimators.fit.pipeline import fit_problem
 from nearwise.estimators.fit.problem import Problem, given_folds
 from nearwise.estimators.inputs import labels
 from nearwise.estimators.inputs.columns import Wish
 from nearwise.estimators.inputs.rows import KnownColumns, Rows, Source
+from nearwise.estimators.inputs.several import several_targets, side_by_side
 from nearwise.estimators.model.class_prior import ClassPrior
 from nearwise.estimators.model.fitted_model import FitReport, FittedClassifier
 from nearwise.estimators.noise.fitting import label_fitter
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.query import Query
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
+from nearwise.estimators.several import (
+    changes_each_target,
+    each_target,
+    has_several,
+    partial_fit_each,
+)
 from nearwise.estimators.storage import class_parts
 from nearwise.estimators.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.estimators.uncertainty.explain import Explanation, with_sources
 from nearwise.estimators.uncertainty.explanations import Explanations
+from nearwise.estimators.uncertainty.label_sets import check_label_sets, label_sets
 from nearwise.estimators.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.estimators.uncertainty.selective import Selection, check_request
 from nearwise.functional import Metric
@@ -208,7 +217,12 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         return self._fit(X, y, sample_weight, groups, show, views)
 
     def _fit_model(
-        self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
+        self,
+        source: Source,
+        rows: Rows,
+        columns: KnownColumns,
+        sample_weight: Any,
+        beside: Beside | None = None,
     ) -> FittedClassifier:
         classes, codes = labels.check_labels(source.y, len(rows))
         groups = None if source.groups is None else source.groups.of_rows(len(rows))
@@ -235,9 +249,8 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             fitter = label_fitter(self.label_noise, classes, settings)
             settings = settings.model_copy(update={"label_fitter": fitter})
         settings = check_checkpoint(self, settings, [rows.X, *rows.further], codes, weight, groups)
-        encoder: Any = rows.encoder
-        encoded = encoder.learn(rows.X, self.columns, shown=source.shown)
-        problem = Problem(encoder, encoded, codes, weight, len(classes))
+        encoded = learned_once(rows, self.columns, source.shown, beside)
+        problem = Problem(rows.encoder, encoded, codes, weight, len(classes), beside=beside)
         problem.group(groups, copies=self.label_noise is None)
         problem.tta = settings.tta
         problem.views = rows.views(encoded, settings.tta)
@@ -247,11 +260,13 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     # --- the model, and its properties --------------------------------------------------------
 
     @property
+    @each_target()
     def classes_(self) -> np.ndarray:
         """Classes, ndarray of shape (n_classes,): sorted, with classes from `add` at the end."""
         return self._fitted.classes
 
     @property
+    @each_target()
     def report_(self) -> FitReport:
         """Choices and measurements of the fit, and use of the columns."""
         return FitReport.of(self._fitted.predictor)
@@ -266,6 +281,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
     # --- queries ------------------------------------------------------------------------------
 
+    @each_target()
     @torch.inference_mode(False)
     def query(
         self,
@@ -303,6 +319,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         rows = None if X is None else model.encoded(X, views)
         return Query(model, rows, explain=explain)
 
+    @each_target()
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
         """Predict class probabilities.
 
@@ -323,11 +340,13 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         """
         return self.query(X, views).proba()
 
+    @each_target(side_by_side)
     def predict(self, X: Any = None, views: Sequence[Any] | None = None) -> Any:
         """Predict the most probable classes, ndarray of shape (n,); see `predict_proba`."""
         query = self.query(X, views)
         return query.model.classes[query.proba().argmax(axis=1)]
 
+    @each_target()
     def explain(
         self,
         X: Any = None,
@@ -366,6 +385,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         found = query.explanations(trust=trust)
         return with_sources(found, X)
 
+    @each_target()
     def predict_selective(
         self,
         X: Any,
@@ -443,7 +463,10 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         Returns
         -------
         sets : PredictionSets of shape (n, n_classes)
-            Bool array in the order of `classes_`, with `to_frame` and `labels`.
+            Bool array in the order of `classes_`, with `to_frame` and `labels`. With several
+            labels of two classes, (n, n_targets): the labels of the second class that are not
+            ruled out. On average they hold a share `confidence` of a row's true labels (see
+            `label_sets`); the other parameters keep their defaults.
 
         Raises
         ------
@@ -463,18 +486,24 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         inverse transition. Coverage is then only as accurate as the transition.
         """
         check_confidence(confidence)
-        query = self.query(X, views)
-        sets = query.sets(
-            confidence,
-            method=method,
-            class_conditional=class_conditional,
-            allow_empty=allow_empty,
-            penalty=penalty,
-            free_ranks=free_ranks,
-            seed=seed,
-        )
+        options: dict[str, Any] = {
+            "method": method,
+            "class_conditional": class_conditional,
+            "allow_empty": allow_empty,
+            "penalty": penalty,
+            "free_ranks": free_ranks,
+            "seed": seed,
+        }
+        query: Any = self.query(X, views)
+        if has_several(self):
+            check_label_sets(self.classes_, options)
+            return PredictionSets.of(
+                label_sets(query, confidence), np.array(self.target_names_, dtype=object)
+            )
+        sets = query.sets(confidence, **options)
         return PredictionSets.of(sets, query.model.classes)
 
+    @each_target()
     def novelty_score(
         self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
     ) -> np.ndarray:
@@ -497,6 +526,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         check_novelty_score(score)
         return self.query(X, views).novelty_score(score)
 
+    @each_target()
     def novelty_p_value(
         self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
     ) -> np.ndarray:
@@ -519,6 +549,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
     # --- changes ------------------------------------------------------------------------------
 
+    @changes_each_target
     @torch.inference_mode(False)
     def add(
         self,
@@ -548,6 +579,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         """
         return self._remember(X, y, sample_weight, groups, show, views)
 
+    @changes_each_target
     @torch.inference_mode(False)
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Remove remembered rows by id; networks and trees are not retrained.
@@ -576,6 +608,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             by_settings.with_change, changes.without_rows, ids, forget_classes=forget_classes
         )
 
+    @changes_each_target
     @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
         """Relabel remembered rows with classes of `classes_`, with no retraining as in `remove`.
@@ -630,6 +663,14 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             If the first batch cannot be fitted, or a label is not among the declared classes.
         """
         source = Source.of(X, y, groups, show)
+        if has_several(self) or several_targets(source.y) is not None:
+            rest = {"sample_weight": sample_weight, "views": views}
+
+            def learn(one: Self, target: Any, known: Any) -> None:
+                one.partial_fit(source._replace(y=target), classes=known, **rest)
+
+            partial_fit_each(self, source.y, classes, learn)
+            return self
         with self._lock:
             if hasattr(self, "fitted_"):
                 declare = partial(changes.with_declared, classes=classes, y=source.y)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nearwise.estimators.fit.problem import FitSettings, Problem
 from nearwise.estimators.inputs.rows import Rows, Source
+from nearwise.estimators.inputs.several import several_targets
 from nearwise.estimators.model.fitted_model import FittedModel, StreamState
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.estimators.online import by_settings, changes
@@ -24,7 +25,19 @@ from nearwise.estimators.online.refreshing import can_refresh
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.query import kneighbors
 from nearwise.estimators.settings import Settings, unknown_hint
+from nearwise.estimators.several import (
+    changes_each_target,
+    each_target,
+    estimators_of,
+    fit_each,
+    has_several,
+)
 from nearwise.estimators.storage.persistence import load_model_folder, note_folder, save_model
+from nearwise.estimators.storage.targets_folder import (
+    is_of_targets,
+    load_targets,
+    save_targets,
+)
 from nearwise.estimators.stored.folder import is_stored, open_stored, refuse_trusted_store
 from nearwise.forking import heed_forks
 from nearwise.functional.threads import one_thread
@@ -79,6 +92,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         """Tags for scikit-learn, with support of missing values."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.target_tags.multi_output = True
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -120,7 +134,12 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
     ) -> Self:
         source, columns = Source.of(X, y, groups, show), self.folder_parts.Columns()
         rows = Rows.given(source.X, columns, views=views)
-        model = self._fit_model(source.naming(rows), rows, columns, sample_weight)
+        given, targets = source.naming(rows), several_targets(source.y)
+        model: Any
+        if targets is None:
+            model = self._fit_model(given, rows, columns, sample_weight)
+        else:
+            model = fit_each(self, given, targets, rows, columns, sample_weight)
         with self._lock:  # known folders no longer belong to the model's lineage
             before = self.fitted_.folders if hasattr(self, "fitted_") else {}
             folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}
@@ -224,6 +243,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         return self._fitted.columns.feature_names_in_
 
     @property
+    @each_target()
     def memory_(self) -> MemoryBank:
         """The present remembered rows: keys of every space, labels, ids, weights.
 
@@ -231,6 +251,24 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         """
         return self._fitted.bank
 
+    @property
+    def estimators_(self) -> list[Self]:
+        """Estimators of the single targets, as in scikit-learn's MultiOutputClassifier.
+
+        Changes of them do not change this estimator. AttributeError with one target.
+        """
+        if not has_several(self):
+            raise AttributeError(f"This {type(self).__name__} has one target. Use it itself.")
+        return estimators_of(self)
+
+    @property
+    def target_names_(self) -> list[str]:
+        """Names of several targets; numbers from 0 without names. AttributeError with one."""
+        fitted: Any = self._fitted
+        names: list[str] = fitted.names
+        return names
+
+    @each_target()
     @torch.inference_mode(False)
     def keys(self, X: Any, space: str = "features") -> np.ndarray:
         """Keys of rows in one of the searched spaces.
@@ -254,6 +292,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
             raise ValueError(f"There is no space {space!r}. Known: {', '.join(found)}.")
         return found[space].numpy()
 
+    @each_target()
     @torch.inference_mode(False)
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
@@ -282,6 +321,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         distances, ids = kneighbors(model, features, n_neighbors)
         return (distances, ids) if return_distance else ids
 
+    @changes_each_target
     @torch.inference_mode(False)
     def refresh(self) -> Self:
         """Refit to the present remembered rows, with the same seed.
@@ -317,6 +357,10 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         OSError
             If it cannot be written. The old content is unchanged.
         """
+        if has_several(self):
+            with self._lock:
+                save_targets(self, folder, overwrite=overwrite)
+            return
         with self._lock:  # one version, also if rows are added meanwhile
             fitted = self._fitted
         state = save_model(self, fitted, folder, overwrite=overwrite)
@@ -354,6 +398,9 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         ValueError
             If the base has types that are not trusted.
         """
+        if is_of_targets(folder):
+            refuse_trusted_store(folder, trusted_store)
+            return load_targets(cls, folder, trusted)
         if is_stored(folder):
             return open_stored(cls, folder, trusted, trusted_store)
         refuse_trusted_store(folder, trusted_store)

@@ -7,6 +7,7 @@ from pathlib import Path
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.regressor import AttnKNNRegressor
 from nearwise.estimators.storage.persistence import parts_of
+from nearwise.estimators.storage.targets_folder import is_of_targets, target_folders
 
 Estimator = AttnKNNClassifier | AttnKNNRegressor
 
@@ -16,7 +17,8 @@ def estimator_of(folder: str | os.PathLike[str]) -> type[Estimator]:
 
     AttnKNNClassifier for an unknown kind of folder; its `load` explains the error.
     """
-    parts = parts_of(Path(folder))
+    path = Path(folder)
+    parts = parts_of(next(iter(target_folders(path).values())) if is_of_targets(path) else path)
     return AttnKNNRegressor if parts is AttnKNNRegressor.folder_parts else AttnKNNClassifier
 
 

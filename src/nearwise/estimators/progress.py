@@ -16,6 +16,7 @@ from nearwise.estimators.steps import Steps
 from nearwise.progress_bar import ProgressBar
 
 _callback: ContextVar[Callable[[str], None] | None] = ContextVar("callback", default=None)
+_named: ContextVar[str] = ContextVar("named", default="")
 _MEASURES = (("loss", "train_loss"), ("held-out NLL", "held_out_nll"))
 _LEFT, _BETWEEN = len("about 59 min left"), " · "
 _ENDS = (_BETWEEN, ", ")  # where a line that is too long may end
@@ -31,6 +32,16 @@ def reporting_stages_to(callback: Callable[[str], None]) -> Iterator[None]:
         _callback.reset(token)
 
 
+@contextmanager
+def naming_steps(name: str) -> Iterator[None]:
+    """Begin the lines of fits in the block with a name, such as that of one of several targets."""
+    token = _named.set(name)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
 class Progress:
     """Progress display of a fit on standard error: 0 is silent, 1 a line, 2 also stage lines."""
 
@@ -39,6 +50,7 @@ class Progress:
         self._console = Console(file=sys.stderr)
         self._bar: ProgressBar | None = None
         self._callback = _callback.get()
+        self._named = _named.get()
         self._steps = Steps()
         self._task: Any = None
         self._note = ""
@@ -97,14 +109,14 @@ class Progress:
         total = "" if steps.total is None else f" of {steps.total}"
         at = f"step {steps.number:>{max(len(total) - 4, 1)}}{total}"
         remaining = "" if left is None else f"{f'{spoken(left)} left':<{_LEFT}}"
-        parts = [at, f"{clocked(steps.seconds):>5}", remaining, steps.name, self._note]
+        parts = [self._named, at, f"{clocked(steps.seconds):>5}", remaining, steps.name, self._note]
         return _BETWEEN.join(filter(None, parts))
 
     def _report(self, text: str) -> None:
         if self._callback is not None:
             total = self._steps.total
             at = "" if total is None else f" (step {self._steps.number} of {total})"
-            self._callback(text + at)
+            self._callback(_BETWEEN.join(filter(None, [self._named, text + at])))
         if self._bar is not None:  # a line in a log file is due
             self._bar.update(self._task, description=self._steps.name, note=self._note)
 

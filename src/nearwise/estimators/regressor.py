@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 
 from nearwise.estimators.facade import NeighborEstimator
+from nearwise.estimators.fit.beside import Beside, learned_once
 from nearwise.estimators.fit.number_base import given_regressor
 from nearwise.estimators.fit.number_pipeline import fit_numbers
 from nearwise.estimators.fit.parameter_checks import check_settings
@@ -17,6 +18,7 @@ from nearwise.estimators.fit.problem import FitSettings, Problem, given_folds
 from nearwise.estimators.inputs.columns import Wish
 from nearwise.estimators.inputs.labels import unit_weight
 from nearwise.estimators.inputs.rows import KnownColumns, Rows, Source
+from nearwise.estimators.inputs.several import side_by_side
 from nearwise.estimators.inputs.targets import check_targets
 from nearwise.estimators.model.fitted_model import FittedRegressor, NumberReport
 from nearwise.estimators.model.number_predictor import NumberPredictor
@@ -25,6 +27,12 @@ from nearwise.estimators.number_query import NumberQuery, Output
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.settings import Preset, Settings, check_count, hinting
+from nearwise.estimators.several import (
+    changes_each_target,
+    each_target,
+    has_several,
+    partial_fit_each,
+)
 from nearwise.estimators.storage import number_parts
 from nearwise.estimators.uncertainty.explain import with_sources
 from nearwise.estimators.uncertainty.explanations import Explanations
@@ -158,7 +166,12 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         return self._fit(X, y, sample_weight, groups, show)
 
     def _fit_model(
-        self, source: Source, rows: Rows, columns: KnownColumns, sample_weight: Any
+        self,
+        source: Source,
+        rows: Rows,
+        columns: KnownColumns,
+        sample_weight: Any,
+        beside: Beside | None = None,
     ) -> FittedRegressor:
         if rows.encoder.kind == "images":
             raise ValueError(
@@ -178,9 +191,8 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         nothing = np.zeros(n_rows, dtype=np.int64)
         folds = given_folds(self.cv, rows.X, nothing, groups)
         settings = self._checked_settings(n_rows, 1, seed, folds=folds)
-        encoder: Any = rows.encoder
-        encoded = encoder.learn(rows.X, self.columns, shown=source.shown)
-        problem = Problem(encoder, encoded, nothing, weight, 1, targets=targets)
+        encoded = learned_once(rows, self.columns, source.shown, beside)
+        problem = Problem(rows.encoder, encoded, nothing, weight, 1, targets=targets)
         problem.group(groups)
         make = partial(FittedRegressor, columns=columns, weight_unit=unit)
         return self._fit_to(problem, settings, source, lambda _: rows.X, make)
@@ -198,12 +210,14 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
             return fit_numbers(problem, settings, progress, self.label_noise)
 
     @property
+    @each_target()
     def report_(self) -> NumberReport:
         """Choices and measurements of the fit, and use of the columns."""
         return NumberReport.of(self._fitted.predictor)
 
     # --- queries ------------------------------------------------------------------------------
 
+    @each_target()
     @torch.inference_mode(False)
     def query(self, X: Any = None) -> NumberQuery:
         """Query object for several results about the same rows, with one encoding and search.
@@ -221,6 +235,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         model = self._fitted
         return NumberQuery(model, None if X is None else model.encoded(X, [])[0])
 
+    @each_target(side_by_side)
     def predict(self, X: Any = None, *, output: Output = "mean") -> np.ndarray:
         """Predict one number per row.
 
@@ -240,6 +255,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         return self.query(X).predict(output)
 
+    @each_target(side_by_side)
     def predict_quantiles(
         self, X: Any = None, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
@@ -258,6 +274,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         return self.query(X).quantiles(quantiles)
 
+    @each_target(side_by_side)
     def predict_interval(self, X: Any, confidence: float = 0.9) -> np.ndarray:
         """Conformal prediction intervals.
 
@@ -294,6 +311,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         return self.query(X).interval(confidence)
 
+    @each_target()
     def predict_selective(
         self,
         X: Any,
@@ -328,6 +346,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         return self.query(X).selection(coverage, max_width, confidence)
 
+    @each_target(side_by_side)
     def predict_cdf(self, X: Any, y: Any) -> np.ndarray:
         """Predict the probability that the target is at most `y`.
 
@@ -345,6 +364,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         mixture = self.query(X).mixture
         return mixture.cdf(_points(y, len(mixture)))
 
+    @each_target(side_by_side)
     def crps(self, X: Any, y: Any) -> np.ndarray:
         """Continuous ranked probability score of the predictions; 0 is the best.
 
@@ -367,6 +387,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         mixture = self.query(X).mixture
         return mixture.crps(check_targets(y, len(mixture)))
 
+    @each_target(side_by_side)
     def sample(self, X: Any, n_samples: int = 1, *, random_state: Any = None) -> np.ndarray:
         """Draw targets from the predicted distributions.
 
@@ -385,6 +406,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         return self.query(X).mixture.sample(n_samples, np.random.default_rng(seed))
 
+    @each_target()
     def explain(
         self, X: Any = None, n_neighbors: int | None = 10, *, confidence: float = 0.9
     ) -> Explanations[NumberExplanation]:
@@ -414,6 +436,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         found = self.query(X).explanations(n_neighbors, confidence)
         return with_sources(found, X)
 
+    @each_target(side_by_side)
     def novelty_score(self, X: Any) -> np.ndarray:
         """Novelty scores of new rows, (n,); larger is more novel.
 
@@ -422,12 +445,14 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         return self.query(X).novelty_score()
 
+    @each_target(side_by_side)
     def novelty_p_value(self, X: Any) -> np.ndarray:
         """Out-of-distribution p-value (n,): share of calibration rows with at least this score."""
         return self.query(X).novelty_p_value()
 
     # --- changes ------------------------------------------------------------------------------
 
+    @changes_each_target
     @torch.inference_mode(False)
     def add(
         self,
@@ -456,6 +481,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         return self._remember(X, y, sample_weight, groups, show)
 
+    @changes_each_target
     @torch.inference_mode(False)
     def remove(self, ids: Any) -> None:
         """Remove remembered rows by id; the base is not refitted.
@@ -474,6 +500,7 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         """
         self._change(by_settings.with_change, changes.without_rows, ids)
 
+    @changes_each_target
     @torch.inference_mode(False)
     def relabel(self, ids: Any, y: Any) -> None:
         """Replace the targets of remembered rows; the base is not refitted.
@@ -511,6 +538,13 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
         X, y, sample_weight, groups, show
             Rows of the batch, as in `fit`. The first batch must be suitable for a fit.
         """
+        if has_several(self):
+
+            def learn(one: Self, target: Any, _: Any) -> None:
+                one.partial_fit(X, target, sample_weight, groups=groups, show=show)
+
+            partial_fit_each(self, y, None, learn)
+            return self
         if not hasattr(self, "fitted_"):
             return self.fit(X, y, sample_weight, groups=groups, show=show)
         with self._lock:

@@ -17,6 +17,7 @@ from nearwise.metrics.calibration import (
 from nearwise.metrics.drift import drift_evidence
 from nearwise.metrics.evaluate import evaluate_probabilities
 from nearwise.metrics.intervals import Interval, bootstrap_interval
+from nearwise.metrics.labels import evaluate_labels
 from nearwise.metrics.numbers import (
     evaluate_numbers,
     interval_coverage,
@@ -48,6 +49,7 @@ __all__ = [
     "drift_evidence",
     "ece",
     "equal_mass_ece",
+    "evaluate_labels",
     "evaluate_numbers",
     "evaluate_probabilities",
     "evaluate_sets",

@@ -48,9 +48,9 @@ def as_arrays(model: Any) -> Any:
     if kind is RidgeCV and np.ndim(model.coef_) == 1:
         return Linear(_linear(model))
     if kind in (ExtraTreesClassifier, RandomForestClassifier) and model.n_outputs_ == 1:
-        return Forest(_of_classes(model, _nodes(model) | _leaf_shares(model)))
+        return Forest(_of_classes(model, forest_nodes(model) | _leaf_shares(model)))
     if kind in (ExtraTreesRegressor, RandomForestRegressor) and model.n_outputs_ == 1:
-        return RegressionForest(_nodes(model) | {"leaf_value": _leaves(model)[:, 0]})
+        return RegressionForest(forest_nodes(model) | {"leaf_value": _leaves(model)[:, 0]})
     if kind is HistGradientBoostingClassifier and _codes_fit(model):
         return Boosting(_of_classes(model, _boosted(model)))
     if kind is HistGradientBoostingRegressor and _codes_fit(model):
@@ -60,6 +60,12 @@ def as_arrays(model: Any) -> Any:
     if kind is MLPRegressor and model.activation == "relu" and model.n_outputs_ == 1:
         return NetworkRegression(_layers(model))
     return _on_kernel(model) if kind is Pipeline else model
+
+
+def one_output(model: Any, nodes: Arrays, output: int) -> Forest:
+    """Convert one output of a forest of several; `nodes` are the result of `forest_nodes`."""
+    classes = np.asarray(model.classes_[output], dtype=np.int64)
+    return Forest(nodes | _leaf_shares(model, output) | {"classes": classes})
 
 
 def _on_kernel(model: Pipeline) -> Any:
@@ -96,15 +102,15 @@ def _layers(model: MLPClassifier | MLPRegressor) -> Arrays:
     return arrays
 
 
-def _leaves(model: Any) -> NDArray[Any]:
+def _leaves(model: Any, output: int = 0) -> NDArray[Any]:
     """Class shares, or the value, in each leaf of all trees of a forest, (n_leaves, C)."""
     trees = [estimator.tree_ for estimator in model.estimators_]
-    return np.concatenate([tree.value[tree.children_left < 0, 0] for tree in trees])
+    return np.concatenate([tree.value[tree.children_left < 0, output] for tree in trees])
 
 
-def _leaf_shares(model: Any) -> Arrays:
+def _leaf_shares(model: Any, output: int = 0) -> Arrays:
     """Class shares of the leaves, without the zeros."""
-    shares = _leaves(model)
+    shares = _leaves(model, output)
     which, classes = np.nonzero(shares)
     return {
         "leaf_start": np.searchsorted(which, np.arange(len(shares) + 1)).astype(np.int64),
@@ -113,7 +119,7 @@ def _leaf_shares(model: Any) -> Arrays:
     }
 
 
-def _nodes(model: Any) -> Arrays:
+def forest_nodes(model: Any) -> Arrays:
     """Concatenated nodes of all trees of a forest."""
     trees = [estimator.tree_ for estimator in model.estimators_]
     roots = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])

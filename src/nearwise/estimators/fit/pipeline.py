@@ -174,8 +174,10 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> C
         if not problem.is_held_out:
             auto = auto_folds(len(every))
             n_folds = auto if settings.cv == "auto" else int(settings.cv)
-            problem.folds = problem.without_copies(settings.folds) or cross_fit_folds(
-                problem.labels, n_folds, settings.seed, problem.groups
+            problem.folds = (
+                problem.without_copies(settings.folds)
+                or (problem.shared and problem.shared.folds(n_folds, settings.seed))
+                or cross_fit_folds(problem.labels, n_folds, settings.seed, problem.groups)
             )
         settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
     every_label = problem.label_model.of_all(problem.folds)
@@ -423,20 +425,20 @@ def _forest(
     encoder, encoded = problem.table
     options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
     options["n_estimators"] //= smaller
-    labels, weight = problem.labels, problem.weight
-    model, out_of_bag = fit_forest(
-        encoder.ordinal_filled(encoded.take(rows)),
-        labels[rows],
-        None if weight is None else weight[rows],
-        options,
-        groups=problem.groups_at(rows),
-        begun=begun,
-    )
+    view, labels = encoder.ordinal_filled(encoded.take(rows)), problem.labels[rows]
+    weight = None if problem.weight is None else problem.weight[rows]
+    common = problem.shared and problem.shared.forest(rows, view, weight, options)
+    if common:
+        model, arrays, out_of_bag = common
+    else:
+        groups = problem.groups_at(rows)
+        model, out_of_bag = fit_forest(view, labels, weight, options, groups=groups, begun=begun)
+        arrays = as_arrays(model)
     shares = problem.prior.double().repeat(len(rows), 1).numpy()
     known = np.isfinite(out_of_bag).all(1) & (out_of_bag.sum(1) > 0)
     shares[known] = 0.0
-    shares[np.ix_(known, model.classes_)] = out_of_bag[known]
-    candidate = Candidate(FOREST, model, "ordinal_filled", [as_arrays(model)])
+    shares[np.ix_(known, arrays.classes_)] = out_of_bag[known]
+    candidate = Candidate(FOREST, model, "ordinal_filled", [arrays])
     return candidate, as_float(log_softmax(floored_log(shares), axis=1))
 
 

@@ -105,7 +105,7 @@ class Problem:
     are those of a regressor, with all rows in one class; `trust` (n,) are the probabilities that
     they are right, if some may be wrong; `groups` are numbers of groups left out together, and
     `group_column` is their column of the memory; `is_gaussian`: the base starts with Gaussian
-    classes, not a forest.
+    classes, not a forest. `beside` is shared by the fits of several targets.
     """
 
     encoder: AnyEncoder
@@ -124,6 +124,7 @@ class Problem:
     group_column: dict[str, Tensor] = field(default_factory=dict)
     label_model: LabelModel = AS_GIVEN
     is_gaussian: bool = False
+    beside: Any = None
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -141,6 +142,11 @@ class Problem:
             return  # every class has only copies of one row
         self.group_column, self.groups = {name: column}, groups
         self.choice["groups"] = {"of": name, "n": len(np.unique(digests))}
+
+    @property
+    def shared(self) -> Any:
+        """`beside` if folds and forests can be shared with other targets, else None."""
+        return self.beside if self.groups is None and self.label_model.as_given else None
 
     def groups_at(self, rows: np.ndarray) -> np.ndarray | None:
         """Numbers of the groups of some rows, (n_rows,); None without groups."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from nearwise.estimators.model.number_memory import TARGET
 from nearwise.estimators.model.number_predictor import NumberPredictor
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.memory import MemoryBank
+from nearwise.names import listed
 
 
 @dataclass(frozen=True)
@@ -413,3 +414,40 @@ def _short(report: Any) -> str:
         if name != "written"
     ]
     return f"{type(report).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTargets:
+    """Models of several targets, one per target, of the same rows with the same ids.
+
+    Attributes
+    ----------
+    names : list of str
+        Names of the targets.
+    models : list of FittedModel
+        One model per target.
+    """
+
+    names: list[str]
+    models: list[FittedModel]
+    folders: dict[str, FolderState] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> Any:
+        """Training columns, the same for all targets."""
+        return self.models[0].columns
+
+    @property
+    def n_remembered(self) -> int:
+        """Number of remembered rows."""
+        return self.models[0].n_remembered
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError that says where the models of the single targets are."""
+        if name.startswith("_"):  # as in unpickling, before there are fields
+            raise AttributeError(name)
+        raise AttributeError(
+            f"A model of {len(self.names)} targets ({listed(self.names)}) has no {name!r} of its "
+            "own. Take the model of one target from model.estimators_, in the order of "
+            "model.target_names_."
+        )

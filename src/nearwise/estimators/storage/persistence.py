@@ -152,7 +152,7 @@ def save_model(
 
     def check(written: Folder) -> None:
         if before is not None:
-            _refuse_later_changes(path, before)
+            refuse_later_changes(path, before)
         _check_written(model, fitted, written, trusted, path)
 
     generation = write_folder(
@@ -188,7 +188,8 @@ def note_folder(fitted: FittedModel, folder: str | os.PathLike[str], state: Fold
     fitted.folders[key] = state
 
 
-def _refuse_later_changes(path: Path, before: FolderState) -> None:
+def refuse_later_changes(path: Path, before: FolderState) -> None:
+    """Raise StoreError if a folder has changes after the state that a model has of it."""
     with Journal(path) as journal:
         later = journal.since(before.lineage, before.version)
     if later:
@@ -338,12 +339,13 @@ def _read(path: Path, parts: Any) -> tuple[Folder, FolderState]:
         try:
             held = StoredJournal.model_validate(content.meta["journal"])
         except ValidationError as error:
-            raise _invalid(path, error) from error
+            raise invalid(path, error) from error
         lineage, version = held.lineage, held.version
     return content, FolderState(content.generation, lineage, version, saved=version)
 
 
-def _invalid(path: Path, error: Exception) -> StoreError:
+def invalid(path: Path, error: Exception) -> StoreError:
+    """Error for a folder whose content is impossible."""
     return StoreError(
         "invalid",
         f"{path} holds what nearwise never writes: {plain_message(error)}. Restore it from a "
@@ -400,7 +402,7 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
         with part_of_folder("models"):
             _columns_of_few(fitted)
     except InvalidPartError as error:
-        raise _invalid(path, error) from error
+        raise invalid(path, error) from error
     return model
 
 

@@ -164,7 +164,7 @@ def trust_columns(
     if options.sets:
         classes = query.model.classes
         named = [classes[row].tolist() for row in query.sets(options.set_confidence)]
-        columns["set"] = list(map(_joined, named)) if as_text else named
+        columns["set"] = list(map(joined_labels, named)) if as_text else named
     if options.novelty:
         columns["novelty_p"] = query.novelty_p_value().tolist()
     return columns
@@ -184,7 +184,8 @@ def number_columns(
     return columns
 
 
-def _joined(labels: list[Any]) -> str:
+def joined_labels(labels: list[Any]) -> str:
+    """Join labels by |, which is escaped within them."""
     return "|".join(re.sub(r"([\\|])", r"\\\1", str(label)) for label in labels)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearwise.cli.console import load_library
-from nearwise.cli.outputs import is_model_folder, refuse_inside_model
+from nearwise.cli.outputs import holds_targets, is_model_folder, refuse_inside_model
 from nearwise.names import did_you_mean
 from nearwise.safe_files import is_own_lock, open_lock
 
@@ -18,20 +18,27 @@ if TYPE_CHECKING:
     from nearwise.estimators.opening import Estimator
 
 
-def open_model(folder: Path, store: str | None = None) -> "Estimator":
+def open_model(folder: Path, store: str | None = None, *, several: bool = False) -> "Estimator":
     """Load the model of a folder; ValueError if it is missing, torn, foreign or newer.
 
-    `store` is the location of its memory given by the user.
+    `store` is the location of its memory given by the user; `several` as in `require_model`.
     """
-    require_model(folder)
+    require_model(folder, several=several)
     load_library()
     from nearwise.estimators.opening import load_any
 
     return load_any(folder, trusted_store=store)
 
 
-def require_model(folder: Path) -> None:
-    """Raise a ValueError with advice if the model folder is missing."""
+def require_model(folder: Path, *, several: bool = False) -> None:
+    """Raise a ValueError with advice if the model folder is missing.
+
+    A folder of several targets is refused too, unless the command supports `several`.
+    """
+    if not several and holds_targets(folder):
+        from nearwise.cli.several import refuse_targets
+
+        refuse_targets(folder)
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         around = folder.parent.glob("*/manifest.json") if folder.parent.is_dir() else ()

@@ -29,6 +29,16 @@ TargetOption = Annotated[
         "--target", "-t", metavar="COLUMN", help="Tables: column of labels or numbers to predict."
     ),
 ]
+TargetsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="COLUMN",
+        help="Tables: column of labels or numbers to predict. For several labels or numbers per "
+        "row repeat the option, or write a pattern such as 'tag_*'.",
+    ),
+]
 TaskOption = Annotated[
     Literal["auto", "classification", "regression"],
     typer.Option(

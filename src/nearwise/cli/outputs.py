@@ -93,11 +93,21 @@ def refuse_inside_model(option: str, path: Path) -> None:
 
 def is_model_folder(folder: Path) -> bool:
     """Whether a folder is managed by the library: a model, a memory, a checkpoint."""
+    return b'"nearwise folder"' in _manifest(folder)
+
+
+def holds_targets(folder: Path) -> bool:
+    """Whether a folder holds the models of several targets, without an import of the library."""
+    return b'"attention k-NN models of several targets"' in _manifest(folder)
+
+
+def _manifest(folder: Path) -> bytes:
+    """Read the start of a folder's manifest; empty without one."""
     manifest = folder / "manifest.json"
     if not manifest.is_file():
-        return False
+        return b""
     with manifest.open("rb") as file:
-        return b'"nearwise folder"' in file.read(4096)
+        return file.read(4096)
 
 
 def _is_read(path: Path, read: str) -> bool:

@@ -11,10 +11,11 @@ from nearwise.cli import options
 from nearwise.cli.console import if_stopped, reported, say, show, show_json, typed
 from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
-from nearwise.cli.outputs import check_folder, require_data
+from nearwise.cli.outputs import check_folder, holds_targets, require_data
 from nearwise.cli.rows.parsing import parse_numbers, spelled_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
+from nearwise.cli.several import change_each, rows_of_targets
 from nearwise.cli.tables import grid, percent
 from nearwise.names import did_you_mean, spelled_alike
 
@@ -111,6 +112,13 @@ def add(
         header, sheet, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
     )
 
+    if holds_targets(model):
+        of_one: dict[str, object] = {"capacity": capacity, "eviction": eviction, "out": out}
+        of_one |= {"refresh": refresh, "new_only": new_only, "target": target, "groups": groups}
+        options.refuse("is for a model of one target", of_one)
+        _add_to_each(model, data, reading, key, quiet=quiet)
+        return
+
     def rows_for(learned: Any) -> Rows:
         bounds = {"capacity": capacity, "eviction": eviction}
         learned.set_params(**{f"settings__{n}": v for n, v in bounds.items() if v is not None})
@@ -181,6 +189,9 @@ def remove(
       nearwise remove iris.model 120-129
     """
     numbers = parse_numbers("IDS", ids)
+    if holds_targets(model):
+        _remove_from_each(model, numbers, key, forget_classes=forget_classes, quiet=quiet)
+        return
 
     def change(live: "LiveModel") -> "Change":
         return live.remove(numbers, forget_classes=forget_classes, key=key)
@@ -404,6 +415,42 @@ def _changed(
         n_rows = live.model.fitted_.n_remembered
         back = _way_back(folder, made.version, store)
         say(f"{done}; {folder} now holds {n_rows} rows.{back}")
+
+
+def _add_to_each(
+    folder: Path, data: str, reading: options.ReadOptions, key: str | None, *, quiet: bool
+) -> None:
+    """Add rows to the model of each target."""
+    import pandas as pd
+
+    learned = open_model(folder, several=True)
+    rows = rows_of_targets(folder, learned, data, reading)
+    for name, own in rows.items():
+        _refuse_alike(own, _classes(learned.estimators_[learned.target_names_.index(name)]), data)
+    content = "".join(pd.DataFrame(own.X).assign(y=own.y).to_csv() for own in rows.values())
+
+    def change(live: "LiveModel", name: str, made: str) -> "Change":
+        return live.add(rows[name].source, key=made)
+
+    with in_place(folder):
+        changes, n_rows = change_each(folder, change, key, content.encode())
+    if not quiet:
+        added = len(changes[0].ids)
+        say(f"Added {added} rows to each of {len(changes)} targets; they now hold {n_rows} rows.")
+
+
+def _remove_from_each(
+    folder: Path, ids: list[int], key: str | None, *, forget_classes: bool, quiet: bool
+) -> None:
+    """Remove rows from the model of each target."""
+
+    def change(live: "LiveModel", name: str, made: str) -> "Change":
+        return live.remove(ids, forget_classes=forget_classes, key=made)
+
+    with in_place(folder):
+        changes, n_rows = change_each(folder, change, key, f"remove {ids}".encode())
+    if not quiet:
+        say(f"Removed {_count(ids)} from {len(changes)} targets; they now hold {n_rows} rows.")
 
 
 def _classes(learned: Any) -> list[Any]:

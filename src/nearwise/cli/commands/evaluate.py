@@ -2,20 +2,29 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nearwise.cli import options
 from nearwise.cli.answer_columns import TrustOptions
 from nearwise.cli.chance import LEVEL
-from nearwise.cli.console import if_stopped, reported, say, show, show_below, show_json
+from nearwise.cli.console import (
+    if_stopped,
+    reported,
+    say,
+    show,
+    show_below,
+    show_json,
+    typed,
+)
 from nearwise.cli.models import open_model, require_model
 from nearwise.cli.options import named_store
-from nearwise.cli.outputs import check_output, require_data
+from nearwise.cli.outputs import check_output, holds_targets, require_data
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import score_rows
 from nearwise.cli.scores import judge, tables
+from nearwise.cli.several import labelled_rows, models_in, score_tables, scores_of
 from nearwise.cli.verdict import FEWEST, Inputs, judge_classes, judge_numbers
 from nearwise.conditions import command_line, hardware, load_plugin, versions
 from nearwise.names import spelled_alike
@@ -84,6 +93,9 @@ def evaluate(
     bound that holds with --confidence. Prediction sets of --confidence are measured by how often
     they hold the true class, and by their size.
 
+    If MODEL has several targets, the scores of all labels together are shown beside those of their
+    shares alone, and then those of each target.
+
     For numbers, the absolute error replaces the share of wrong predictions, and intervals replace
     sets. Scores are also shown by the size of the prediction. PIT counts (probability integral
     transform) are even if the predicted distributions are right.
@@ -98,13 +110,18 @@ def evaluate(
     check_output("--report", report, [data, *([json_file] if json_file else [])])
     if report is not None:
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")()
-    require_model(model)
+    require_model(model, several=True)
     require_data([data])
     if_stopped("No score was written. Fewer rows, or --resamples 100, take less time.")
-    learned = open_model(model, store)
+    learned = open_model(model, store, several=True)
     reading = options.ReadOptions(
         header, sheet, skip_unlabelled, skip_damaged=skip_damaged, resize=resize, quiet=quiet
     )
+    if holds_targets(model):
+        why = f"is for one target, and {model} has {len(learned.target_names_)}"
+        options.refuse(why, {"target": target, "report": report, "confidence": confidence})
+        _evaluate_targets(learned, model, data, reading, json_file)
+        return
     rows = read_for_model(learned, model, data, target, reading, part="test")
     trust = TrustOptions(coverage, confidence=confidence)
     trust.check_ranges()
@@ -129,13 +146,7 @@ def evaluate(
         )
     written = []
     if json_file:
-        conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-        whole = plain(numbers | too_few | conditions)
-        if json_file == "-":
-            show_json(whole)
-        else:
-            text = json.dumps(whole, indent=2, ensure_ascii=False)
-            write_aside(Path(json_file), f"{text}\n".encode())
+        _write_json(numbers | too_few, json_file)
         written.append(json_file)
     if report is not None:
         write_page(report, learned, data, features, scored, numbers)
@@ -149,6 +160,31 @@ def evaluate(
                 show_below(result)
     if written and not quiet and json_file != "-":
         say(f"Wrote {', '.join(written)}.")
+
+
+def _evaluate_targets(
+    learned: Any, model: Path, data: str, reading: options.ReadOptions, json_file: str | None
+) -> None:
+    """Print the scores of a model of several targets."""
+    features, y = labelled_rows(learned, model, data, reading)
+    found = scores_of(learned, features, y)
+    if json_file:
+        _write_json({"model": str(model), "data": data} | found, json_file)
+    if json_file != "-":
+        for table in score_tables(found, f"{model} on {len(y)} rows ({data})"):
+            show_below(table)
+        each = next(iter(models_in(model).values()))
+        show(f"Whether one of them is honest, and what to do next: {typed('evaluate', each, data)}")
+
+
+def _write_json(found: dict[str, Any], json_file: str) -> None:
+    conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
+    whole = plain(found | conditions)
+    if json_file == "-":
+        show_json(whole)
+        return
+    text = json.dumps(whole, indent=2, ensure_ascii=False)
+    write_aside(Path(json_file), f"{text}\n".encode())
 
 
 def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":

@@ -17,6 +17,7 @@ from nearwise.cli.rows.column_options import column_uses
 from nearwise.cli.rows.parsing import parse_count, parse_cv, parse_noise
 from nearwise.cli.rows.rows import read_to_learn
 from nearwise.cli.rows.targets import estimator_for
+from nearwise.cli.several import summarize_targets
 from nearwise.interrupts import watch_interrupt
 
 
@@ -26,7 +27,7 @@ def fit(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
     ],
-    target: options.TargetOption = None,
+    target: options.TargetsOption = None,
     task: options.TaskOption = "auto",
     drop: options.DropOption = None,
     keep: options.KeepOption = None,
@@ -135,6 +136,9 @@ def fit(
     cells are missing values. Row numbers, row ids and text that differs in every row are left out.
     A report shows how each column is used and which option changes it.
 
+    With several targets the model learns each of them, from the same rows. MODEL then has a folder
+    per target, with a model of its own for the other commands: MODEL/TARGET.
+
     For images DATA is a folder with one folder per class. If it has a folder "train" beside "test"
     or "val", the model learns from "train" only. The others are left for 'nearwise evaluate'.
 
@@ -152,6 +156,8 @@ def fit(
       nearwise fit train.csv -t churned -o churn.model --time signed_up
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
       nearwise fit wine.csv -t quality -o quality.model --task regression
+      nearwise fit songs.csv -t happy -t calm -o songs.model
+      nearwise fit photos.parquet -t 'tag_*' -o tags.model
       nearwise fit flowers/ --out flowers.model --image-size 64
     """
     check_out(out, overwrite=overwrite)
@@ -189,6 +195,7 @@ def fit(
         show=show,
         task=task,
     )
+    several = rows.y.ndim > 1
     make = estimator_for(rows, class_prior=class_prior, embedder=embedder, epochs=epochs)
     # options that are not given keep the estimator's defaults
     parameters = {name: value for name, value in chosen.items() if value is not None}
@@ -196,12 +203,13 @@ def fit(
 
     from nearwise.estimators import ColumnWarning, Settings
     from nearwise.estimators.progress import reporting_stages_to
+    from nearwise.estimators.storage.targets_folder import KIND as TARGETS
 
     own: dict[str, Any] = {} if embedder is None else {"embedder": embedder}
     own |= {} if epochs is None else {"train": {"epochs": epochs}}
     start = time.perf_counter()
     with (
-        new_model(out, overwrite=overwrite, kind=make.folder_parts.KIND),
+        new_model(out, overwrite=overwrite, kind=TARGETS if several else make.folder_parts.KIND),
         checkpoints(out, resume=resume) as folder,
         watch_interrupt() as interrupt,
         warnings.catch_warnings(),
@@ -223,7 +231,9 @@ def fit(
             simple = rows.names is None and not (embedder or epochs or cv or label_noise)
             say(f"Stopped in {step[-1]}; nothing was saved. {_next_try(folder, preset, simple)}")
             raise typer.Exit(INTERRUPTED) from None
-        if not quiet:
+        if not quiet and several:
+            summarize_targets(model, time.perf_counter() - start, out)
+        elif not quiet:
             summarize(model, rows, time.perf_counter() - start, out, unnamed=header is False)
         if interrupt.seen:
             _say_stopped_early(out, folder, resume=resume)

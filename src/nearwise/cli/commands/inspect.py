@@ -10,10 +10,12 @@ import typer
 from nearwise.cli import options
 from nearwise.cli.console import reported, show, show_below, show_json
 from nearwise.cli.models import open_model
+from nearwise.cli.outputs import holds_targets
 from nearwise.cli.rows.column_options import column_table
 from nearwise.cli.rows.frames import free_name
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.scores import left_out_scores
+from nearwise.cli.several import described
 from nearwise.cli.tables import fact_table, grid, shown_cell
 
 if TYPE_CHECKING:
@@ -61,8 +63,15 @@ def inspect(
     """
     if rows is not None and scores:
         raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")
-    learned = open_model(model, store)
+    learned = open_model(model, store, several=not scores and rows is None)
     found: Any
+    if holds_targets(model):
+        found = described(learned, model)
+        if as_json:
+            show_json(found)
+        else:
+            show(fact_table(found, str(model)))
+        return
     if rows is None:
         found = describe(learned, scores=scores)
     else:

@@ -17,11 +17,12 @@ from nearwise.cli.answer_columns import (
 )
 from nearwise.cli.console import if_stopped, reported, say
 from nearwise.cli.models import open_model, require_model
-from nearwise.cli.outputs import check_output, require_data
+from nearwise.cli.outputs import check_output, holds_targets, require_data
 from nearwise.cli.rows.rows import read_to_predict
+from nearwise.cli.several import predicted_columns
 
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 
@@ -106,6 +107,10 @@ def predict(
     'quantile_LEVEL' for each level. --explain adds 'base_prediction', and neighbors have a target
     instead of a label.
 
+    If MODEL has several targets, the output has 'prediction_TARGET' for each. --proba adds
+    'proba_TARGET'. --sets adds 'labels': together they hold the share --confidence of the true
+    labels of a row, on average.
+
     If MODEL is of images, DATA is images, or folders that hold images at any depth. The output
     begins with their 'file'. They are converted to greyscale or colour as the model needs.
 
@@ -124,17 +129,29 @@ def predict(
         header, sheet, skip_damaged=skip_damaged, resize=resize, quiet=quiet
     )
     check_output("--out", out, data)
-    require_model(model)
+    require_model(model, several=True)
     require_data(data)
     if_stopped("Nothing was written: the same command begins anew.")
     form = form or _format_of(out)
-    learned = open_model(model, store)
+    learned = open_model(model, store, several=True)
 
     import pandas as pd
 
     from nearwise.estimators import AttnKNNClassifier
     from nearwise.estimators.uncertainty.explain import with_sources
 
+    if holds_targets(model):
+        names, one = learned.target_names_, learned.estimators_[0]
+        copied, features = read_to_predict(one, model, data, copy or [], reading, others=names)
+        asked: dict[str, Any] = {
+            "proba": proba,
+            "output": output,
+            "quantiles": quantiles,
+            "explain": explain,
+        }
+        columns = predicted_columns(learned, model, features, trust_options, **asked)
+        _write(beside(copied, pd.DataFrame(columns)), out, form, quiet=quiet)
+        return
     copied, features = read_to_predict(learned, model, data, copy or [], reading)
     n_shown = (neighbors or None) if explain else False
     query: Any
@@ -178,17 +195,22 @@ def predict(
     else:
         if explanations is not None:
             columns |= neighbor_columns(with_sources(explanations, features))
-        result = beside(copied, pd.DataFrame(columns))
-        if form == "jsonl":
-            write_json_lines(result.to_dict("records"), out)
-        else:
-            from nearwise.data.tables.files import write_table
-
-            write_table(result, out, format=form)
+        _write(beside(copied, pd.DataFrame(columns)), out, form, quiet=True)
     if chosen is not None and not quiet:
         say(spoken(chosen))
     if not quiet and out != "-":
         say(f"Wrote {len(copied)} rows to {out}.")
+
+
+def _write(result: "pd.DataFrame", out: str, form: Format, *, quiet: bool) -> None:
+    from nearwise.data.tables.files import write_table
+
+    if form == "jsonl":
+        write_json_lines(result.to_dict("records"), out)
+    else:
+        write_table(result, out, format=form)
+    if not quiet and out != "-":
+        say(f"Wrote {len(result)} rows to {out}.")
 
 
 def _format_of(out: str) -> Format:

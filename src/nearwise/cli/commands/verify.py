@@ -62,11 +62,16 @@ def verified(folder: Path, trusted: list[str], store: str | None = None) -> dict
     spaces.
     """
     from nearwise.estimators.storage import class_parts, number_parts
+    from nearwise.estimators.storage.targets_folder import KIND as TARGETS
+    from nearwise.estimators.storage.targets_folder import target_folders
     from nearwise.estimators.stored.folder import STORED_KIND, refuse_trusted_store
     from nearwise.memory import MemoryBank, verify_folder
     from nearwise.memory.bank import KIND as BANK
 
     found = verify_folder(folder)
+    if found.kind == TARGETS:
+        each = {name: verified(path, trusted) for name, path in target_folders(folder).items()}
+        return {"holds": found.kind, "targets": each}
     largest = sorted(found.sizes, key=found.sizes.__getitem__, reverse=True)[:_NAMED]
     facts: dict[str, Any] = {
         "holds": found.kind,

@@ -107,7 +107,7 @@ def take_rows(
 
 def read_to_learn(
     data: str,
-    target: str | None,
+    target: str | Sequence[str] | None,
     options: ReadOptions,
     *,
     uses: dict[str, Any],
@@ -122,17 +122,19 @@ def read_to_learn(
     """Read rows to fit a model.
 
     `data` is a table, "-" for standard input, or a folder with one folder of images per
-    class; `target`, `drop`, `keep_words`, `weight`, `groups`, `time` and `show` name columns of a
-    table, `uses` sets the use of some; the use of all is reported. Rows are sorted by `time`;
-    columns of weights and groups are no features. `task` is the kind of the target; "auto" calls
+    class; `target` (several make `y` a table), `drop`, `keep_words`, `weight`, `groups`, `time` and
+    `show` name columns of a table, `uses` sets the use of some; the use of all is reported. Rows
+    are sorted by `time`; columns of weights and groups are no features. `task` is the kind of the target; "auto" calls
     `choose_task`. Rows without a label are skipped on request. ValueError if an option does not fit
     `data`, or it cannot be read.
     """
     load_library()
+    from nearwise.cli.several import expand_targets, split_targets
     from nearwise.estimators import report_columns
 
+    wishes = [target] if isinstance(target, str) else list(target or ())
     if names_images(data):
-        check_target(target)
+        check_target(wishes[0] if wishes else None)
         by_name = {"drop": drop, "keep_words": keep_words, "weight": weight}
         options.refuse_of_tables(**by_name, groups=groups, time=time, show=show)
         if task == "regression":
@@ -146,7 +148,8 @@ def read_to_learn(
     read = read_frame(data, options.header, keep_words=keep_words, sheet=options.sheet, quiet=quiet)
     require_columns(read.table, drop, data)
     taken = [name for name in (weight, groups, time, show) if name is not None]
-    if target in taken or len(set(taken)) < len(taken):
+    targets = expand_targets(wishes, read.table, data)
+    if set(targets) & set(taken) or len(set(taken)) < len(taken):
         raise ValueError(
             "--target, --weight, --groups, --time and --show name different columns; give each "
             "another one."
@@ -157,21 +160,35 @@ def read_to_learn(
         table = in_order(table, time, data, uses.get(time, ""))
     beside = {*drop, *(name for name in (weight, groups) if name is not None)}
     frame = read._replace(table=table.drop(columns=list(beside)))
-    if target is None:
+    if not targets:
         columns = sorted(frame.table.columns, key=lambda name: bool(_OF_ARRAY.fullmatch(str(name))))
         raise ValueError(
             f"Which column of {named(data)} holds the labels? Name it with --target; it has: "
             f"{listed(columns, n=_SHOWN)}."
         )
-    require_columns(frame.table, [target], data)
-    task = choose_task(frame.table[target], task, quiet=quiet)
+    require_columns(frame.table, targets, data)
+    tasks = {
+        choose_task(frame.table[one], task, quiet=quiet or len(targets) > 1) for one in targets
+    }
+    if len(tasks) > 1:
+        raise ValueError(
+            "Some targets are classes and others numbers. Fit a model to each kind, or choose with "
+            "--task."
+        )
+    (task,) = tasks
     category = [name for name, use in uses.items() if use == "category"]
-    codes = category if task == "regression" else [target, *category]
+    codes = category if task == "regression" else [*targets, *category]
     unmerged(frame, codes, data, quiet=quiet)
     skip = options.skip_unlabelled
-    features, labels = split_target(frame, target, data, skip=skip, quiet=quiet)
-    if task == "regression":
-        labels = target_numbers(labels, named(data))
+    labels: Any
+    if len(targets) == 1:
+        features, labels = split_target(frame, targets[0], data, skip=skip, quiet=quiet)
+        if task == "regression":
+            labels = target_numbers(labels, named(data))
+    else:
+        features, labels = split_targets(frame, targets, data, skip=skip, quiet=quiet)
+        if task == "regression":
+            labels = labels.apply(target_numbers, where=named(data))
     _note_words(frame, features, data, quiet=quiet)
     weights = None if weight is None else _weights(table[weight][labels.index], data)
     require_columns(features, uses, data)
@@ -228,11 +245,13 @@ def read_for_model(
     *,
     part: Literal["train", "test"],
     groups: str | None = None,
+    others: Sequence[str] = (),
 ) -> Rows:
     """Read labelled rows of the kind used by the model in folder `name`.
 
     As `read_to_learn`, but the default target is that of the model; `part` selects the training or
-    test part of an image folder with both, `groups` is a further column to read.
+    test part of an image folder with both, `groups` is a further column to read; the table may have
+    `others`, further targets.
     """
     from nearwise.estimators.inputs.by_text import labels_as_classes
 
@@ -252,7 +271,7 @@ def read_for_model(
         require_columns(features, [groups], data)
         belongs = _groups(features[groups], data)
     names, spare, known = [*model.feature_names_in_], _left_out(model), model.fitted_.group_name
-    also = [name for name in (groups, known) if name]
+    also = [*others, *(name for name in (groups, known) if name)]
     X = match_columns(features, names, data, optional=spare, expected=also, quiet=quiet)
     if classes is None:
         return Rows(X, target_numbers(labels, named(data)), groups=belongs)
@@ -265,11 +284,13 @@ def read_to_predict(
     data: Sequence[str],
     copy: Sequence[str],
     options: ReadOptions,
+    *,
+    others: Sequence[str] = (),
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels for a model; return columns to copy, and features.
 
     `data` is one table, or files and folders of images; for images the column "file" is copied, as
-    given.
+    given. The table may have `others`, further targets.
     """
     import pandas as pd
 
@@ -295,7 +316,7 @@ def read_to_predict(
     if options.header is False:
         classes = getattr(model, "classes_", None)
         frame = match_places(frame, names, target, classes, table, quiet=options.quiet)
-    expected = [*copied.columns, target, model.fitted_.group_name]
+    expected = [*copied.columns, *others, target, model.fitted_.group_name]
     spare, quiet = _left_out(model), options.quiet
     features = match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
     return copied.reset_index(drop=True), features.reset_index(drop=True)

@@ -91,5 +91,6 @@ def estimator_for(rows: "Rows", **of_classes: object) -> Any:
 
     if rows.task == "classification":
         return AttnKNNClassifier
-    refuse(f"is for classes, and {rows.y.name!r} is learned as a number", of_classes)
+    name = getattr(rows.y, "name", None) or next(iter(rows.y))
+    refuse(f"is for classes, and {name!r} is learned as a number", of_classes)
     return AttnKNNRegressor

@@ -1,0 +1,286 @@
+"""Models of several targets: their columns, predictions, scores and changes."""
+
+import fnmatch
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearwise.cli.answer_columns import TrustOptions, number_columns
+from nearwise.cli.console import say, typed
+from nearwise.cli.options import ReadOptions, refuse
+from nearwise.cli.outputs import holds_targets
+from nearwise.cli.rows.frames import named, require_columns, split_target
+from nearwise.cli.rows.rows import Rows, read_for_model
+from nearwise.cli.tables import grid, percent
+from nearwise.names import listed
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import rich.table
+
+    from nearwise.cli.rows.frames import Frame
+    from nearwise.memory import Change
+
+_SHOWN = 6  # targets named in a message
+_SCORES = {
+    "macro_brier": "Brier score (mean over labels)",
+    "macro_nll": "NLL (nats per label)",
+    "mean_average_precision": "mean average precision",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "subset_accuracy": "all labels right",
+    "hamming_loss": "wrong labels",
+}
+
+
+def expand_targets(wishes: Sequence[str], table: "pd.DataFrame", where: str) -> list[str]:
+    """Return the target columns; a name with * or ? stands for all columns that match it.
+
+    ValueError for a pattern without a column, or a column named twice.
+    """
+    found: list[str] = []
+    for wish in wishes:
+        if wish in table.columns or not set(wish) & set("*?"):
+            require_columns(table, [wish], where)
+            found.append(wish)
+            continue
+        matched = [str(name) for name in table.columns if fnmatch.fnmatchcase(str(name), wish)]
+        if not matched:
+            raise ValueError(f"{named(where)}: no column matches --target {wish!r}.")
+        found += [name for name in matched if name not in found]
+    if len(set(found)) < len(found):
+        raise ValueError("--target names a column twice. Give each target once.")
+    return found
+
+
+def split_targets(
+    frame: "Frame", targets: Sequence[str], where: str, *, skip: bool, quiet: bool
+) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    """Separate features and target columns; only rows with all targets stay, as `split_target`."""
+    import pandas as pd
+
+    columns: list[Any] = []
+    features = frame.table
+    for target in targets:
+        rest, y = split_target(
+            frame._replace(table=features), target, where, skip=skip, quiet=quiet
+        )
+        columns = [*(one.loc[y.index] for one in columns), y]
+        features = rest
+    return features, pd.concat(columns, axis=1)
+
+
+def models_in(folder: Path) -> dict[str, Path]:
+    """Return the folder of each target's model."""
+    from nearwise.estimators.storage.targets_folder import target_folders
+
+    return target_folders(folder)
+
+
+def refuse_targets(folder: Path) -> None:
+    """Raise ValueError for a folder of several targets; each of its models can be named instead."""
+    if not holds_targets(folder):
+        return
+    inside = [str(path) for path in models_in(folder).values()]
+    raise ValueError(
+        f"{folder} has {len(inside)} targets, each with a model of its own. Name one of these: "
+        f"{listed(inside, n=_SHOWN)}."
+    )
+
+
+def predicted_columns(
+    learned: Any,
+    folder: Path,
+    features: Any,
+    trust: TrustOptions,
+    *,
+    proba: bool,
+    output: Any,
+    quantiles: str | None,
+    explain: bool,
+) -> "dict[str, Any]":
+    """Columns of predictions for each target: prediction_TARGET and, on request, more."""
+    why = f"is for one target, and {folder} has {len(learned.target_names_)}"
+    advice = f"Name the model of one target, such as {next(iter(models_in(folder).values()))}"
+    one_only = {
+        "explain": explain,
+        "coverage": trust.coverage,
+        "max_risk": trust.max_risk,
+        "novelty": trust.novelty,
+    }
+    refuse(why, one_only, **dict.fromkeys(one_only, advice))
+    queries = learned.query(features)
+    columns: dict[str, Any] = {}
+    if not hasattr(learned, "classes_"):
+        refuse(
+            f"is for classes, and {folder} predicts numbers", {"proba": proba, "sets": trust.sets}
+        )
+        for name, query in zip(learned.target_names_, queries, strict=True):
+            found = number_columns(query, trust, output, quantiles)
+            columns |= {f"{part}_{name}": values for part, values in found.items()}
+        return columns
+    refuse(
+        f"is for numbers, and {folder} predicts classes", {"output": output, "quantiles": quantiles}
+    )
+    each = list(zip(learned.target_names_, queries, learned.classes_, strict=True))
+    for name, query, classes in each:
+        columns[f"prediction_{name}"] = classes[query.proba().argmax(axis=1)]
+    if proba:
+        for name, query, classes in each:
+            shown = list(enumerate(classes))[1:] if _is_label(classes) else list(enumerate(classes))
+            for at, label in shown:
+                head = f"proba_{name}" if len(shown) == 1 else f"proba_{name}_{label}"
+                columns[head] = query.proba()[:, at]
+    if trust.sets:
+        from nearwise.cli.answer_columns import joined_labels
+
+        sets = learned.predict_set(features, trust.set_confidence)
+        columns["labels"] = [joined_labels(held) for held in sets.labels()]
+    return columns
+
+
+def _is_label(classes: "np.ndarray") -> bool:
+    """Whether two classes mean the absence and presence of a label."""
+    return len(classes) == 2 and set(classes.tolist()) <= {0, 1}
+
+
+def labelled_rows(
+    learned: Any, folder: Path, data: str, reading: ReadOptions
+) -> "tuple[Any, pd.DataFrame]":
+    """Read features, and the targets of the rows, one column per target."""
+    import pandas as pd
+
+    columns: list[Any] = []
+    features: Any = None
+    for one, name in zip(learned.estimators_, learned.target_names_, strict=True):
+        others = [other for other in learned.target_names_ if other != name]
+        rows = read_for_model(one, folder, data, name, reading, part="test", others=others)
+        features = rows.X if features is None else features
+        columns.append(rows.y)
+    y = pd.concat(columns, axis=1, join="inner")
+    return features.loc[y.index], y
+
+
+def scores_of(learned: Any, features: Any, y: "pd.DataFrame") -> dict[str, Any]:
+    """Scores of every target, and of all labels together; of numbers R2 and CRPS."""
+    import numpy as np
+
+    from nearwise.metrics import evaluate_labels, evaluate_numbers, evaluate_probabilities
+
+    found: dict[str, Any] = {"n": len(y), "by_target": {}}
+    if not hasattr(learned, "classes_"):
+        predictions, crps = learned.predict(features), learned.crps(features, y)
+        for at, name in enumerate(learned.target_names_):
+            found["by_target"][name] = evaluate_numbers(
+                y[name].to_numpy(), predictions[:, at], crps=crps[:, at]
+            )
+        return found
+    each = zip(
+        learned.target_names_, learned.classes_, learned.predict_proba(features), strict=True
+    )
+    present, of_present = [], []
+    for name, classes, proba in each:
+        codes = np.searchsorted(classes, y[name].to_numpy())
+        found["by_target"][name] = evaluate_probabilities(codes, proba)
+        if len(classes) == 2:
+            found["by_target"][name]["share"] = float((codes == 1).mean())
+            present.append(codes)
+            of_present.append(proba[:, 1])
+    if len(present) == len(learned.classes_):
+        truth, proba = np.column_stack(present), np.column_stack(of_present)
+        shares = np.tile([_share_in_memory(one) for one in learned.estimators_], (len(truth), 1))
+        found["metrics"] = evaluate_labels(truth, proba)
+        found["shares_alone"] = evaluate_labels(truth, shares)
+    return found
+
+
+def _share_in_memory(model: Any) -> float:
+    """Share of the second class among the remembered rows of one target."""
+    return float((model.fitted_.codes == 1).mean())
+
+
+def score_tables(found: dict[str, Any], title: str) -> "Iterator[rich.table.Table]":
+    """Tables of the result of `scores_of`: all labels together, then each target."""
+    if "metrics" in found:
+        rows = [
+            [_SCORES[name], f"{value:.4f}", f"{found['shares_alone'][name]:.4f}"]
+            for name, value in found["metrics"].items()
+        ]
+        yield grid(title, ["all labels", "model", "shares"], rows)
+    first = next(iter(found["by_target"].values()))
+    wanted = ("share", "accuracy", "brier", "nll", "macro_f1", "rmse", "r2", "crps")
+    names = [name for name in wanted if name in first]
+    rows = [
+        [target, *(f"{scores[name]:.4f}" if name in scores else "" for name in names)]
+        for target, scores in found["by_target"].items()
+    ]
+    yield grid(title if "metrics" not in found else "by target", ["target", *names], rows)
+
+
+def described(learned: Any, folder: Path) -> dict[str, Any]:
+    """Facts about a model of several targets: rows, targets, and the folder of each."""
+    classes = getattr(learned, "classes_", None)
+    targets = {}
+    for at, (name, path) in enumerate(models_in(folder).items()):
+        one = learned.estimators_[at]
+        held: dict[str, Any] = {"model": str(path)}
+        if classes is not None:
+            counts = zip(classes[at].tolist(), one.fitted_.rows_per_class, strict=True)
+            held["classes"] = {str(label): int(n) for label, n in counts}
+        targets[name] = held
+    task = "regression" if classes is None else "classification"
+    return {"rows": learned.fitted_.n_remembered, "task": task, "targets": targets}
+
+
+def summarize_targets(learned: Any, seconds: float, out: Path) -> None:
+    """Print a summary of the fit of several targets, and the next commands."""
+    facts = described(learned, out)
+    shares = [
+        f"{name} ({percent(list(held['classes'].values())[1] / facts['rows'], 0)})"
+        if len(held.get("classes", ())) == 2
+        else name
+        for name, held in list(facts["targets"].items())[:_SHOWN]
+    ]
+    more = len(facts["targets"]) - len(shares)
+    say(
+        f"Learned {len(facts['targets'])} targets from {facts['rows']} rows in {seconds:.0f} s: "
+        f"{', '.join(shares)}{f' and {more} more' if more else ''}."
+    )
+    first = next(iter(models_in(out).values()))
+    say(
+        f"Saved to {out}. Next: {typed('predict', out, 'NEW_DATA')} --proba --out predictions.csv\n"
+        f"Each target has a model of its own in this folder: {typed('explain', first, 'NEW_DATA')}"
+    )
+
+
+def change_each(
+    folder: Path, change: Any, key: str | None, content: bytes
+) -> "tuple[list[Change], int]":
+    """Make a change in the model of every target; after a kill the same command completes it.
+
+    `change` takes a `LiveModel`, the name of its target and the key of the change. Without a `key`
+    it is made of the change's `content` and the next id, so that a repetition after a kill has the
+    same key, and a later equal change another. Returns the changes, and the rows then remembered.
+    """
+    from nearwise.estimators import LiveModel
+
+    with ExitStack() as stack:
+        each = {
+            name: stack.enter_context(LiveModel(path)) for name, path in models_in(folder).items()
+        }
+        first = min(live.model.fitted_.next_id for live in each.values())
+        made = key or f"{hashlib.sha256(content).hexdigest()[:16]}-{first}"
+        changes = [change(live, name, made) for name, live in each.items()]
+        return changes, next(iter(each.values())).model.fitted_.n_remembered
+
+
+def rows_of_targets(folder: Path, learned: Any, data: str, reading: ReadOptions) -> dict[str, Rows]:
+    """Rows to add, with the labels of each target."""
+    found = {}
+    for one, name in zip(learned.estimators_, learned.target_names_, strict=True):
+        others = [other for other in learned.target_names_ if other != name]
+        found[name] = read_for_model(one, folder, data, name, reading, part="train", others=others)
+    return found

@@ -13,8 +13,8 @@ from nearwise.cli.options import ReadOptions, refuse
 from nearwise.cli.outputs import holds_targets
 from nearwise.cli.rows.frames import named, require_columns, split_target
 from nearwise.cli.rows.rows import Rows, read_for_model
+from nearwise.cli.rows.scored_rows import MANY_REPEATS
 from nearwise.cli.tables import grid, percent
-from nearwise.names import listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,9 +85,10 @@ def refuse_targets(folder: Path) -> None:
     if not holds_targets(folder):
         return
     inside = [str(path) for path in models_in(folder).values()]
+    more = f" and {len(inside) - _SHOWN} more" if len(inside) > _SHOWN else ""
     raise ValueError(
         f"{folder} has {len(inside)} targets, each with a model of its own. Name one of these: "
-        f"{listed(inside, n=_SHOWN)}."
+        f"{', '.join(inside[:_SHOWN])}{more}."
     )
 
 
@@ -162,6 +163,26 @@ def labelled_rows(
         columns.append(rows.y)
     y = pd.concat(columns, axis=1, join="inner")
     return features.loc[y.index], y
+
+
+def rows_to_score(learned: Any, features: "pd.DataFrame", data: str) -> "tuple[np.ndarray, str]":
+    """Mask of the rows to score, bool (n,), and a sentence about rows that are left out.
+
+    Rows that equal training rows are left out, unless rows repeat so often that new ones do, too.
+    ValueError if no row is left.
+    """
+    from nearwise import review
+
+    found = review(learned.estimators_[0]).learned(features)
+    if found.new.all() or found.repeats >= MANY_REPEATS:
+        return found.new | True, ""
+    n_known = int((~found.new).sum())
+    if n_known == len(found.new):
+        raise ValueError(
+            f"{named(data)}: all {n_known} rows equal training rows, so that scores would be too "
+            "good. Give rows that the model has not learned from."
+        )
+    return found.new, f"{n_known} of {len(found.new)} rows equal training rows and are left out."
 
 
 def scores_of(learned: Any, features: Any, y: "pd.DataFrame") -> dict[str, Any]:

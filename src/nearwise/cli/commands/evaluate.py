@@ -24,7 +24,7 @@ from nearwise.cli.outputs import check_output, holds_targets, require_data
 from nearwise.cli.rows.rows import read_for_model, take_rows
 from nearwise.cli.rows.scored_rows import score_rows
 from nearwise.cli.scores import judge, tables
-from nearwise.cli.several import labelled_rows, models_in, score_tables, scores_of
+from nearwise.cli.several import labelled_rows, models_in, rows_to_score, score_tables, scores_of
 from nearwise.cli.verdict import FEWEST, Inputs, judge_classes, judge_numbers
 from nearwise.conditions import command_line, hardware, load_plugin, versions
 from nearwise.names import spelled_alike
@@ -167,10 +167,14 @@ def _evaluate_targets(
 ) -> None:
     """Print the scores of a model of several targets."""
     features, y = labelled_rows(learned, model, data, reading)
+    chosen, remark = rows_to_score(learned, features, data)
+    features, y = features[chosen], y[chosen]
     found = scores_of(learned, features, y)
     if json_file:
         _write_json({"model": str(model), "data": data} | found, json_file)
     if json_file != "-":
+        if remark:
+            show(remark)
         for table in score_tables(found, f"{model} on {len(y)} rows ({data})"):
             show_below(table)
         each = next(iter(models_in(model).values()))

@@ -124,9 +124,9 @@ def read_to_learn(
     `data` is a table, "-" for standard input, or a folder with one folder of images per
     class; `target` (several make `y` a table), `drop`, `keep_words`, `weight`, `groups`, `time` and
     `show` name columns of a table, `uses` sets the use of some; the use of all is reported. Rows
-    are sorted by `time`; columns of weights and groups are no features. `task` is the kind of the target; "auto" calls
-    `choose_task`. Rows without a label are skipped on request. ValueError if an option does not fit
-    `data`, or it cannot be read.
+    are sorted by `time`; columns of weights and groups are no features. `task` is the kind of the
+    target; "auto" calls `choose_task`. Rows without a label are skipped on request. ValueError if
+    an option does not fit `data`, or it cannot be read.
     """
     load_library()
     from nearwise.cli.several import expand_targets, split_targets

@@ -75,7 +75,7 @@ def _read(path: Path) -> pd.DataFrame:
     """Read an ARFF file, with quotes taken from the names and bytes as text."""
     table = pd.DataFrame(arff.loadarff(path)[0])
     table.columns = [name.strip("'\"").replace("\\'", "'") for name in table.columns]
-    for name in table.columns[table.dtypes == object]:
+    for name in [name for name in table if table[name].dtype.kind == "O"]:
         table[name] = table[name].str.decode("utf-8")
     return table
 
@@ -85,7 +85,7 @@ def _proba(model: Any, X: Any) -> np.ndarray:
     found = model.predict_proba(X)
     if not isinstance(found, list):
         return np.asarray(found)
-    classes = getattr(model, "classes_", None)
+    classes: Any = getattr(model, "classes_", None)
     each = []
     for at, one in enumerate(found):
         sure = one.shape[1] == 1

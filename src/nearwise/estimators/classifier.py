@@ -125,6 +125,10 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     ----------
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn; classes added by `add` are at the end of `classes_`.
+    estimators_, target_names_
+        With several targets: the classifier of each, and the names. Methods then return a list
+        with a result per target; `predict` returns (n, n_targets), and `predict_set` sets of
+        labels. `add`, `remove`, `relabel` and `refresh` change all targets or none.
     memory_ : MemoryBank
         The present remembered rows.
     report_ : FitReport
@@ -141,6 +145,12 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     """
 
     folder_parts = class_parts
+
+    def __sklearn_tags__(self) -> Any:
+        """Tags for scikit-learn, with support of several labels per row."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
     @hinting
     def __init__(
@@ -187,15 +197,18 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
 
         Parameters
         ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
-            Training rows. DataFrames, polars or pyarrow tables and dicts may have text,
+        X : DataFrame, ndarray, sparse matrix or Tensor of shape (n, n_features), or images
+            Training rows. A sparse matrix of more than 128 columns is reduced to 128 components by
+            a truncated SVD, which is a part of the model. DataFrames, polars or pyarrow tables and dicts may have text,
             categories, dates and missing values. Arrays have numbers; NaN is missing. Images are
             uint8 of shape (n, height, width, channels) with 1 or 3 channels. A folder with one
             folder per class, a `nearwise.data.Dataset` or a `datasets` data set includes labels
             (and file names); its test part, if any, is left out.
-        y : array-like of shape (n,)
+        y : array-like of shape (n,) or (n, n_targets)
             Class labels: at least 2 classes, one of them with at least 2 rows. The only row of a
-            class is remembered, but not used for heads and calibration, with a warning.
+            class is remembered, but not used for heads and calibration, with a warning. Several
+            columns are several targets, such as labels as a matrix of 0 and 1, which may be
+            sparse. Each gets a model, over the same rows; labels share folds and a forest.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows' losses and votes.
         groups : array-like of shape (n,), optional

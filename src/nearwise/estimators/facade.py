@@ -92,6 +92,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         """Tags for scikit-learn, with support of missing values."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         tags.target_tags.multi_output = True
         return tags
 

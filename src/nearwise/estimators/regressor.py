@@ -87,6 +87,10 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
     ----------
     n_features_in_, feature_names_in_
         As in scikit-learn.
+    estimators_, target_names_
+        With several targets: the regressor of each, and the names. Predictions then have the shape
+        (n, n_targets, ...); other methods return a list with a result per target. Changes reach
+        all targets or none.
     memory_ : MemoryBank
         The present remembered rows, with targets in ``memory_.columns["target"]``.
     report_ : NumberReport
@@ -147,10 +151,10 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
 
         Parameters
         ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features)
+        X : DataFrame, ndarray, sparse matrix or Tensor of shape (n, n_features)
             A table or ready embeddings, as in `AttnKNNClassifier.fit`.
-        y : array-like of shape (n,)
-            Targets, finite numbers.
+        y : array-like of shape (n,) or (n, n_targets)
+            Targets, finite numbers. Each of several columns gets a model, over the same rows.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows' losses and attention.
         groups : array-like of shape (n,), optional

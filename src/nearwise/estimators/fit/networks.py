@@ -44,6 +44,10 @@ def fit_features(
     )
     name = "feature_nll" if problem.targets is None else "feature_error"
     problem.choice |= {name: losses, "features": features.kind}
+    reduced = problem.table[0].sparse_columns
+    if reduced is not None:
+        sizes = {"columns": reduced.n_columns, "components": reduced.n_components}
+        problem.choice["sparse"] = sizes
     return features
 
 

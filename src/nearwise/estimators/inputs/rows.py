@@ -14,6 +14,12 @@ from nearwise.estimators.inputs.columns import ColumnWarning, refuse_repeated
 from nearwise.estimators.inputs.groups import Groups, check_groups
 from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder, TTAView, check_images
 from nearwise.estimators.inputs.sources import as_rows, read_source
+from nearwise.estimators.inputs.sparse_columns import (
+    SparseColumns,
+    dense_rows,
+    is_wide,
+    sparse_rows,
+)
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.names import did_you_mean, listed
 from nearwise.shown import check_texts
@@ -226,6 +232,9 @@ def _checked_table(
     X: Any, columns: KnownColumns, encoder: TableEncoder
 ) -> pd.DataFrame | np.ndarray:
     """Check names, width and values; a fit sets them in `columns`."""
+    if encoder.sparse_columns is not None or (columns.width is None and is_wide(X)):
+        return _components(X, columns, encoder)
+    X = dense_rows(X)
     names, reset = columns.names, columns.width is None
     if not isinstance(X, np.ndarray):
         X = as_rows(X, names, columns.width)
@@ -239,6 +248,21 @@ def _checked_table(
         X = pd.DataFrame(X, columns=used)
     table = _check_table(columns, X, reset, encoder.left_out)
     return encoder.in_numbers(table)
+
+
+def _components(X: Any, columns: KnownColumns, encoder: TableEncoder) -> np.ndarray:
+    """Components of sparse or dense rows; a fit fits their map. Remembered rows have them."""
+    if isinstance(X, list | tuple):
+        X = np.asarray(X, dtype=np.float64)
+    _refuse_one_dimension(X)
+    known = encoder.sparse_columns
+    if known is not None and isinstance(X, np.ndarray) and X.shape[1:] == (known.n_components,):
+        return X
+    rows = sparse_rows(X)
+    validate_data(columns, X, skip_check_array=True, reset=columns.width is None)
+    if known is None:
+        encoder.sparse_columns = known = SparseColumns.fit(rows)
+    return known(rows)
 
 
 def _checked_array(X: Any, columns: KnownColumns, reset: bool) -> np.ndarray:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from scipy.sparse import issparse
 
 from nearwise.estimators.inputs.columns import ColumnReport, Wish, plan_columns, refuse_repeated
 
@@ -69,9 +68,9 @@ def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None
 
     An object with an Arrow stream (polars, pyarrow, duckdb) is a table. A mapping from names to
     values, and a Series indexed by columns (`names` or `width` of training), are one row; a list
-    of mappings is one row each. ValueError if `X` is sparse, lazy, empty, or a single column.
+    of mappings is one row each. ValueError if `X` is lazy, empty, partly sparse or one column.
     """
-    _refuse_sparse(X)
+    _refuse_some_sparse(X)
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu()
         return (X.float() if X.dtype == torch.bfloat16 else X).numpy()
@@ -120,17 +119,11 @@ def _one_row(row: pd.Series, names: Sequence[str] | None, width: int | None) -> 
     )
 
 
-def _refuse_sparse(X: Any) -> None:
-    sparse = issparse(X) or (isinstance(X, torch.Tensor) and X.layout != torch.strided)
-    dense = "X.toarray()"
-    if isinstance(X, pd.DataFrame):
-        sparse = any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes)
-        dense = "its sparse columns as column.sparse.to_dense()"
-    if sparse:
+def _refuse_some_sparse(X: Any) -> None:
+    if isinstance(X, pd.DataFrame) and any(isinstance(t, pd.SparseDtype) for t in X.dtypes):
         raise ValueError(
-            "X is sparse, and neighbors are found among dense rows. Reduce it to a few dense "
-            "columns first: make_pipeline(TruncatedSVD(100), AttnKNNClassifier()) with "
-            f"sklearn.decomposition.TruncatedSVD; or give {dense} where that fits in memory."
+            "Some columns of X are sparse and others are not. Give a sparse matrix of all columns, "
+            "or each sparse column as column.sparse.to_dense()."
         )
 
 

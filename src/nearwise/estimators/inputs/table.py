@@ -28,6 +28,7 @@ from nearwise.estimators.inputs.columns import (
     warn_of_columns,
 )
 from nearwise.estimators.inputs.dates import ISO, TIME, DateColumn
+from nearwise.estimators.inputs.sparse_columns import SparseColumns
 from nearwise.estimators.inputs.texts import TextColumn
 from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
@@ -86,7 +87,7 @@ class Encoded:
 
 @dataclass
 class TableEncoder:
-    """Encoder of table rows; every field but `texts` is plain data for JSON.
+    """Encoder of table rows; every field but `texts` and `sparse_columns` is plain data for JSON.
 
     `categories` are ordered by frequency: position + 1 is the code. `median`, `mean` and `scale`
     have one value per name in `numeric`; a constant column has scale 1. `has_gaps`: missing values
@@ -95,7 +96,8 @@ class TableEncoder:
     with a number format of their own, `decimal` is the decimal mark of the training table ("" if
     unknown). `texts` are the columns of text, whose components count as numbers. `durations` are
     numeric columns that held durations, `dates` the fields of `DateColumn`, `report` the fields of
-    `ColumnReport`. The report is empty if an array was given.
+    `ColumnReport`. The report is empty if an array was given. Of sparse rows the columns are the
+    components by `sparse_columns`.
     """
 
     kind: ClassVar[Literal["table"]] = "table"
@@ -116,6 +118,7 @@ class TableEncoder:
     decimal: Decimal = ""
     report: list[dict[str, Any]] = field(default_factory=list)
     texts: dict[str, TextColumn] = field(default_factory=dict)
+    sparse_columns: SparseColumns | None = None
 
     @property
     def numeric(self) -> list[str]:
@@ -197,6 +200,7 @@ class TableEncoder:
             warn_of_columns(plans)
         encoded = self.fit(X, plans)
         if before is not None:
+            self.sparse_columns = before.sparse_columns
             self.keep_gap_words(before)
         return encoded
 
@@ -577,11 +581,14 @@ class TableEncoder:
 
     def to_json(self) -> dict[str, Any]:
         """Fields as plain data for JSON, of texts only their terms."""
-        return vars(self) | {"texts": {name: one.to_json() for name, one in self.texts.items()}}
+        texts = {name: one.to_json() for name, one in self.texts.items()}
+        held = None if self.sparse_columns is None else {"n_columns": self.sparse_columns.n_columns}
+        return vars(self) | {"texts": texts, "sparse_columns": held}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays of the columns of text, by name."""
-        return {
+        """Arrays of the columns of text and of sparse columns, by name."""
+        held = {} if self.sparse_columns is None else {"sparse/axes": self.sparse_columns.axes}
+        return held | {
             f"{at}/{part}": getattr(one, part)
             for at, one in enumerate(self.texts.values())
             for part in ("idf", "axes")
@@ -598,7 +605,12 @@ class TableEncoder:
             )
             for at, (name, terms) in enumerate(state.get("texts", {}).items())
         }
-        return cls(**(state | {"texts": texts}))
+        held = None
+        if state.get("sparse_columns") is not None:
+            held = SparseColumns((arrays or {})["sparse/axes"])
+            if held.n_columns != state["sparse_columns"]["n_columns"]:
+                raise ValueError(f"axes of {held.n_columns} sparse columns")
+        return cls(**(state | {"texts": texts, "sparse_columns": held}))
 
 
 def _joined(terms: Mapping[str, sparse.csr_matrix]) -> sparse.csr_matrix | None:

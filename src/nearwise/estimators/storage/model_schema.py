@@ -106,6 +106,12 @@ class StoredTerms(Part):
     n_components: Size
 
 
+class StoredSparse(Part):
+    """Schema of `SparseColumns`, without its axes."""
+
+    n_columns: Size
+
+
 class StoredTable(Part):
     """Schema of `TableEncoder`."""
 
@@ -123,6 +129,7 @@ class StoredTable(Part):
     decimal: Decimal = ""
     report: list[StoredColumn]
     texts: dict[str, StoredTerms] = Field(default_factory=dict)  # missing in older models
+    sparse_columns: StoredSparse | None = None  # missing in older models
 
 
 class StoredImages(Part):

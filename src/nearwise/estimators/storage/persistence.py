@@ -380,7 +380,9 @@ def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> A
         names = meta["row_names"]
         predictor = parts.unpack_predictor(content, trusted)
         with part_of_folder("rows"):
-            rows = unpack_rows(content, len(predictor.views.bank), columns.n_features_in_)
+            reduced = getattr(predictor.encoder, "sparse_columns", None)
+            width = columns.n_features_in_ if reduced is None else reduced.n_components
+            rows = unpack_rows(content, len(predictor.views.bank), width)
         predictor.to(_device_here(model))
         with part_of_folder("row_names"):
             if names is not None and len(names) != len(rows):

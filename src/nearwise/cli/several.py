@@ -1,8 +1,7 @@
 """Models of several targets: their columns, predictions, scores and changes."""
 
-import fnmatch
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from nearwise.cli.answer_columns import TrustOptions, number_columns
 from nearwise.cli.console import say, typed
 from nearwise.cli.options import ReadOptions, refuse
 from nearwise.cli.outputs import holds_targets
-from nearwise.cli.rows.frames import named, require_columns, split_target
+from nearwise.cli.rows.frames import named
 from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
 from nearwise.cli.tables import grid, percent
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import rich.table
 
-    from nearwise.cli.rows.frames import Frame
     from nearwise.memory import Change
 
 _SHOWN = 6  # targets named in a message
@@ -34,43 +32,6 @@ _SCORES = {
     "subset_accuracy": "all labels right",
     "hamming_loss": "wrong labels",
 }
-
-
-def expand_targets(wishes: Sequence[str], table: "pd.DataFrame", where: str) -> list[str]:
-    """Return the target columns; a name with * or ? stands for all columns that match it.
-
-    ValueError for a pattern without a column, or a column named twice.
-    """
-    found: list[str] = []
-    for wish in wishes:
-        if wish in table.columns or not set(wish) & set("*?"):
-            require_columns(table, [wish], where)
-            found.append(wish)
-            continue
-        matched = [str(name) for name in table.columns if fnmatch.fnmatchcase(str(name), wish)]
-        if not matched:
-            raise ValueError(f"{named(where)}: no column matches --target {wish!r}.")
-        found += [name for name in matched if name not in found]
-    if len(set(found)) < len(found):
-        raise ValueError("--target names a column twice. Give each target once.")
-    return found
-
-
-def split_targets(
-    frame: "Frame", targets: Sequence[str], where: str, *, skip: bool, quiet: bool
-) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """Separate features and target columns; only rows with all targets stay, as `split_target`."""
-    import pandas as pd
-
-    columns: list[Any] = []
-    features = frame.table
-    for target in targets:
-        rest, y = split_target(
-            frame._replace(table=features), target, where, skip=skip, quiet=quiet
-        )
-        columns = [*(one.loc[y.index] for one in columns), y]
-        features = rest
-    return features, pd.concat(columns, axis=1)
 
 
 def models_in(folder: Path) -> dict[str, Path]:

@@ -199,8 +199,8 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         ----------
         X : DataFrame, ndarray, sparse matrix or Tensor of shape (n, n_features), or images
             Training rows. A sparse matrix of more than 128 columns is reduced to 128 components by
-            a truncated SVD, which is a part of the model. DataFrames, polars or pyarrow tables and dicts may have text,
-            categories, dates and missing values. Arrays have numbers; NaN is missing. Images are
+            a truncated SVD, which is a part of the model. DataFrames, polars or pyarrow tables and
+            dicts may have text, categories, dates and missing values. Arrays have numbers; NaN is missing. Images are
             uint8 of shape (n, height, width, channels) with 1 or 3 channels. A folder with one
             folder per class, a `nearwise.data.Dataset` or a `datasets` data set includes labels
             (and file names); its test part, if any, is left out.

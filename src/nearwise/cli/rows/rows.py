@@ -30,7 +30,13 @@ from nearwise.cli.rows.image_rows import (
     read_class_folder,
     read_files,
 )
-from nearwise.cli.rows.targets import Task, choose_task, target_numbers
+from nearwise.cli.rows.targets import (
+    Task,
+    choose_task,
+    expand_targets,
+    split_targets,
+    target_numbers,
+)
 from nearwise.cli.tables import shown_cell
 from nearwise.names import listed
 
@@ -129,7 +135,6 @@ def read_to_learn(
     an option does not fit `data`, or it cannot be read.
     """
     load_library()
-    from nearwise.cli.several import expand_targets, split_targets
     from nearwise.estimators import report_columns
 
     wishes = [target] if isinstance(target, str) else list(target or ())

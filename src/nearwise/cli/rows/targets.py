@@ -1,16 +1,19 @@
 """Target columns: classes or numbers, and their conversion."""
 
+import fnmatch
 import math
+from collections.abc import Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearwise.cli.console import say
 from nearwise.cli.options import refuse
-from nearwise.cli.rows.frames import refuse_cells
+from nearwise.cli.rows.frames import named, refuse_cells, require_columns, split_target
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nearwise.cli.rows.frames import Frame
     from nearwise.cli.rows.rows import Rows
 
 Task = Literal["auto", "classification", "regression"]
@@ -94,3 +97,40 @@ def estimator_for(rows: "Rows", **of_classes: object) -> Any:
     name = getattr(rows.y, "name", None) or next(iter(rows.y))
     refuse(f"is for classes, and {name!r} is learned as a number", of_classes)
     return AttnKNNRegressor
+
+
+def expand_targets(wishes: Sequence[str], table: "pd.DataFrame", where: str) -> list[str]:
+    """Return the target columns; a name with * or ? stands for all columns that match it.
+
+    ValueError for a pattern without a column, or a column named twice.
+    """
+    found: list[str] = []
+    for wish in wishes:
+        if wish in table.columns or not set(wish) & set("*?"):
+            require_columns(table, [wish], where)
+            found.append(wish)
+            continue
+        matched = [str(name) for name in table.columns if fnmatch.fnmatchcase(str(name), wish)]
+        if not matched:
+            raise ValueError(f"{named(where)}: no column matches --target {wish!r}.")
+        found += [name for name in matched if name not in found]
+    if len(set(found)) < len(found):
+        raise ValueError("--target names a column twice. Give each target once.")
+    return found
+
+
+def split_targets(
+    frame: "Frame", targets: Sequence[str], where: str, *, skip: bool, quiet: bool
+) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    """Separate features and target columns; only rows with all targets stay, as `split_target`."""
+    import pandas as pd
+
+    columns: list[Any] = []
+    features = frame.table
+    for target in targets:
+        rest, y = split_target(
+            frame._replace(table=features), target, where, skip=skip, quiet=quiet
+        )
+        columns = [*(one.loc[y.index] for one in columns), y]
+        features = rest
+    return features, pd.concat(columns, axis=1)

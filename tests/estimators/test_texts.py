@@ -104,6 +104,21 @@ def test_words_decide_where_nothing_else_does():
     assert "text-logistic" in model.report_.choice["base_nll"]
 
 
+def test_words_decide_a_number_where_nothing_else_does(tmp_path):
+    rng = np.random.default_rng(0)
+    words = np.array([f"{a}{b}" for a in ("ka", "lo", "mi", "nu", "re", "so") for b in "bdfglmprst"])
+    worth, chosen = rng.normal(size=60), rng.integers(0, 60, (240, 6))
+    X = pd.DataFrame({"body": [" ".join(words[row]) for row in chosen], "size": 1.0})
+    y, train, test = worth[chosen].sum(1), slice(0, 180), slice(180, None)
+    model = AttnKNNRegressor(cv=3, random_state=0).fit(X[train], y[train])
+    base = model.report_.choice["base"]
+    assert "text-ridge" in base
+    assert model.score(X[test], y[test]) > 0.7
+    model.save(tmp_path / "m")
+    again = AttnKNNRegressor.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(X[test]), model.predict(X[test]))
+
+
 def test_text_beside_other_columns_has_a_key_space_of_its_own(mixed):
     frame, y = mixed
     model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)

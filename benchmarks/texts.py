@@ -223,6 +223,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "polarity": {"train_size": 5000, "test_size": 2500},
     "netflix": {"train_size": 2000, "test_size": 2000},
 }
+BOOSTED = TASKS[-2:]  # with columns besides the text
 METHODS = {
     "class shares": peer(terms(WORDS), DummyClassifier()),
     "10-NN, cosine": peer(terms(WORDS), Votes(10, metric="cosine")),
@@ -287,6 +288,7 @@ def main() -> None:
         for seed in listed(options.seeds, int)
         for task in listed(options.tasks)
         for method in options.methods.split(";")
+        if task in BOOSTED or method != "boosting, components"
     ]
     keep_runs(wanted, partial(measure, options.data_root), summary, options.out)
 

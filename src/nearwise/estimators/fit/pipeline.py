@@ -326,7 +326,7 @@ def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
 
 def _may_be_gaussian(problem: Problem, settings: FitSettings) -> bool:
     """Whether to try Gaussian classes; not with a hold-out split, as they train on all rows."""
-    ready = ready_embeddings(problem.table[0])
+    ready = ready_embeddings(problem.table[0]) or problem.table[0].has_only_texts
     return settings.base == "auto" and ready and not problem.is_held_out
 
 

@@ -28,7 +28,7 @@ from nearwise.estimators.inputs.columns import (
     warn_of_columns,
 )
 from nearwise.estimators.inputs.dates import ISO, TIME, DateColumn
-from nearwise.estimators.inputs.texts import TextColumn
+from nearwise.estimators.inputs.texts import ALONE, BESIDE, TextColumn
 from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
 
@@ -226,8 +226,11 @@ class TableEncoder:
                 counts = values.astype(object).map(in_text, na_action="ignore").value_counts()
             self.categories[name] = counts[counts > 0].index.tolist()
         terms: dict[str, sparse.csr_matrix] = {}
-        for name in (name for name in self.columns if self.kinds[name] == "text"):
-            self.texts[name], terms[name] = TextColumn.fit(frame[name])
+        n_components = ALONE if self.has_only_texts else BESIDE
+        for name, plan in zip(self.columns, plans, strict=True):
+            if self.kinds[name] == "text":
+                found = TextColumn.fit(frame[name], n_components, plan.embed)
+                self.texts[name], terms[name] = found
         numbers = self._numbers(frame, terms)
         gaps = np.isnan(numbers)
         self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
@@ -582,9 +585,9 @@ class TableEncoder:
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays of the columns of text, by name."""
         return {
-            f"{at}/{part}": getattr(one, part)
+            f"{at}/{part}": array
             for at, one in enumerate(self.texts.values())
-            for part in ("idf", "axes")
+            for part, array in one.arrays().items()
         }
 
     @classmethod
@@ -592,10 +595,12 @@ class TableEncoder:
         cls, state: dict[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> "TableEncoder":
         """Rebuild an encoder from the results of `to_json` and `arrays`; ValueError or KeyError."""
+        of_each: dict[str, dict[str, np.ndarray]] = {}
+        for path, array in (arrays or {}).items():
+            at, _, part = path.partition("/")
+            of_each.setdefault(at, {})[part] = array
         texts = {
-            name: TextColumn.from_json(
-                terms, *((arrays or {})[f"{at}/{part}"] for part in ("idf", "axes"))
-            )
+            name: TextColumn.from_json(terms, of_each.get(str(at), {}))
             for at, (name, terms) in enumerate(state.get("texts", {}).items())
         }
         return cls(**(state | {"texts": texts}))

@@ -597,6 +597,6 @@ def is_id_name(name: str) -> bool:
     return named or _INDEX_NAME.fullmatch(name.strip()) is not None
 
 
-def _left_out(plan: ColumnPlan, reason: str, change: Wish = "keep") -> ColumnPlan:
+def _left_out(plan: ColumnPlan, reason: str, change: str = "keep") -> ColumnPlan:
     report = replace(plan.report, use="left out", reason=reason, change=change)
     return ColumnPlan(report, warn=True)

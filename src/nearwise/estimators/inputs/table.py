@@ -28,7 +28,7 @@ from nearwise.estimators.inputs.columns import (
     warn_of_columns,
 )
 from nearwise.estimators.inputs.dates import ISO, TIME, DateColumn
-from nearwise.estimators.inputs.texts import ALONE, BESIDE, TextColumn
+from nearwise.estimators.inputs.texts import N_COMPONENTS, TextColumn
 from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
 
@@ -226,7 +226,8 @@ class TableEncoder:
                 counts = values.astype(object).map(in_text, na_action="ignore").value_counts()
             self.categories[name] = counts[counts > 0].index.tolist()
         terms: dict[str, sparse.csr_matrix] = {}
-        n_components = ALONE if self.has_only_texts else BESIDE
+        n_texts = [*self.kinds.values()].count("text")
+        n_components = max(1, N_COMPONENTS // max(1, n_texts))
         for name, plan in zip(self.columns, plans, strict=True):
             if self.kinds[name] == "text":
                 found = TextColumn.fit(frame[name], n_components, plan.embed)

@@ -136,7 +136,9 @@ def kind_of_folder(folder: str) -> str:
             "safetensors, without code of its own."
         )
     modules, config = _json(path / "modules.json"), _json(path / "config.json")
-    if isinstance(config, dict) and config.get("model_type") == "model2vec":
+    if isinstance(config, dict) and (
+        config.get("model_type") == "model2vec" or "embedding_dtype" in config
+    ):
         return "model2vec"
     types = [str(one.get("type")) for one in modules or [] if isinstance(one, dict)]
     if types and all(name.startswith("sentence_transformers.") for name in types):

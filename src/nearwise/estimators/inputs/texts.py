@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from nearwise.data.tables.words import is_text
 from nearwise.estimators.inputs.text_vectors import Embed, TextEmbedder, TextVectors
 
-ALONE, BESIDE = 256, 64  # components of texts alone, and of a column beside others
+N_COMPONENTS = 256  # of all columns of text together; parts of the table beside its numbers
 _MOST_TERMS = 20_000  # most frequent words, and as many n-grams
 _N_TERMS = 2  # rows that a term must be in, of 100 rows or more
 _FEWEST_CELLS, _MANY_CELLS = 20, 100  # distinct texts: fewest, and enough even if they repeat
@@ -77,7 +77,7 @@ class TextColumn:
 
     @classmethod
     def fit(
-        cls, texts: pd.Series, n_components: int = BESIDE, embed: str | Embed | None = None
+        cls, texts: pd.Series, n_components: int = N_COMPONENTS, embed: str | Embed | None = None
     ) -> tuple["TextColumn", sparse.csr_matrix]:
         """Fit to the texts of the training rows; also returns their terms.
 
@@ -104,7 +104,8 @@ class TextColumn:
             idf.append(reader.idf_.astype(np.float32))
         joined = np.concatenate(idf) if idf else np.zeros(0, np.float32)
         terms = cls(vocabulary, joined, None).terms(texts)
-        n = min(n_components, terms.shape[1] - 1, terms.shape[0] - 1)
+        most = min(n_components, max(1, terms.shape[0] // 2))
+        n = min(most, terms.shape[1] - 1)
         if n < 1:
             axes = np.zeros((terms.shape[1], 1), np.float32)
         else:
@@ -113,7 +114,7 @@ class TextColumn:
         if embed is not None:
             variance = float((terms @ axes).var(axis=0).sum())
             embedder = TextEmbedder(embed)
-            found.vectors = TextVectors.fit(embedder, known or [""], n_components, variance)
+            found.vectors = TextVectors.fit(embedder, known or [""], most, variance)
         return found, terms
 
     def to_json(self) -> dict[str, Any]:

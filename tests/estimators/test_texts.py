@@ -137,6 +137,14 @@ def test_texts_alone_are_read_by_gaussian_classes_at_once():
     assert model.score(texts[test].to_frame("body"), kinds[test]) > 0.95
 
 
+def test_a_column_stays_text_when_rows_go():
+    texts, kinds = sentences(22)
+    model = AttnKNNClassifier(preset="instant", random_state=0)
+    model.fit(texts.to_frame("body"), kinds)
+    model.remove([*range(6)])
+    assert model.report_.columns == {"body": "text"}
+
+
 def test_text_beside_other_columns_has_a_key_space_of_its_own(mixed):
     frame, y = mixed
     model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)

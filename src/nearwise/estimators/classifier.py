@@ -71,15 +71,17 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     ----------
     n_neighbors : int or "auto", default="auto"
         Number of neighbors per key space. "auto" is 32, or fewer in a small table.
-    columns : mapping of str to str, optional
+    columns : mapping of str to str or callable, optional
         Use of DataFrame columns by name. Values: "number", "category" (for a zip code, for
-        example), "date" or with a format "date:%d-%m-%y", "left out", or "keep" for a column that
-        `fit` would leave out. By default types decide. Text with a date in every row becomes
+        example), "date" or with a format "date:%d-%m-%y", "text", "left out", or "keep" for a
+        column that `fit` would leave out. "text:FOLDER" adds vectors of a local model2vec or
+        sentence-transformers model to a text; a function from n texts to an array (n, d) adds its
+        own, and the model cannot be saved. By default types decide. Text with a date in every row becomes
         dates; numbers with one sign or unit (95%, $5) become numbers. Row numbers, row ids and
         text that differs in (nearly) every row are left out. `report_.column_report` lists all.
     estimator : "auto", None or classifier, default="auto"
         Base classifier that is pooled with the neighbors. "auto": a forest (or Gaussian classes
-        for ready embeddings, if better), plus classifiers and "deep" network heads that improve
+        for ready embeddings and texts, if better), plus classifiers and "deep" network heads that improve
         the pool. None: class shares replace the base. Your own classifier is always used.
     preset : {"default", "instant"}, default="default"
         Amount of training. "instant": only the forest or Gaussian classes (neither with

@@ -275,6 +275,7 @@ class TableEncoder:
         # After removals row numbers no longer count up by one; an empty column may get values.
         left = [one["name"] for one in reports if one["reason"] != EMPTY]
         kept = dict.fromkeys(counted, "number") | dict.fromkeys(left, "left out")
+        kept |= {name: "text" for name, one in self.texts.items() if one.vectors is None}
         return dated | {name: use for name, use in kept.items() if name not in self.spellings}
 
     def keep_gap_words(self, before: "TableEncoder") -> None:

@@ -76,13 +76,13 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         example), "date" or with a format "date:%d-%m-%y", "text", "left out", or "keep" for a
         column that `fit` would leave out. "text:FOLDER" adds vectors of a local model2vec or
         sentence-transformers model to a text; a function from n texts to an array (n, d) adds its
-        own, and the model cannot be saved. By default types decide. Text with a date in every row becomes
-        dates; numbers with one sign or unit (95%, $5) become numbers. Row numbers, row ids and
-        text that differs in (nearly) every row are left out. `report_.column_report` lists all.
+        own, and the model cannot be saved. By default types decide. Text with a date in every row
+        becomes dates; numbers with one sign or unit (95%, $5) become numbers. Row numbers, row ids
+        and text that differs in (nearly) every row are left out. `report_.column_report` lists all.
     estimator : "auto", None or classifier, default="auto"
         Base classifier that is pooled with the neighbors. "auto": a forest (or Gaussian classes
-        for ready embeddings and texts, if better), plus classifiers and "deep" network heads that improve
-        the pool. None: class shares replace the base. Your own classifier is always used.
+        for ready embeddings and texts, if better), plus classifiers and "deep" network heads that
+        improve the pool. None: class shares replace the base. Your own classifier is always used.
     preset : {"default", "instant"}, default="default"
         Amount of training. "instant": only the forest or Gaussian classes (neither with
         estimator=None) and the pretrained head, for tables without `label_noise`. Below 32 rows

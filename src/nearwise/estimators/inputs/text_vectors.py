@@ -109,6 +109,8 @@ class TextVectors:
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         """Components (n, n_components) of n texts, float64."""
+        if not texts:
+            return np.zeros((0, self.turn.shape[1]))
         vectors = self.embedder(texts)
         if vectors.shape[1] != len(self.center):
             raise ValueError(

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from nearwise_lab.data.files import ChecksumError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SMS = b"Label\tSMS\nham\tSee you at noon\nspam\tWin a prize now\nham\tSee you at noon\n"
 
 

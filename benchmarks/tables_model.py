@@ -132,6 +132,31 @@ def embeddings() -> list[str]:
                           "NLL": "nll", "ECE": "ece", "fit, CPU s": "fit"})  # fmt: skip
 
 
+def texts() -> list[str]:
+    """Methods on columns of text, alone and beside others: means and intervals over seeds."""
+    sets = {"sms": "messages, 2 classes", "polarity": "reviews, 2 classes",
+            "netflix": "films, 12 genres: text", "netflix columns": "films: ten columns",
+            "netflix mixed": "films: both"}  # fmt: skip
+    names = {"default": "**default**", "instant": '`preset="instant"`',
+             "logistic, words": "logistic regression, words",
+             "logistic, words and characters": "the same, words and characters",
+             "boosting, components": "boosting", "naive Bayes": "naive Bayes",
+             "10-NN, cosine": "10-NN", "class shares": "class shares"}  # fmt: skip
+    of_record = [row for row in rows_of("texts") if max(row["seeds"]) <= 100]
+    found = {(row["task"], row["method"]): row for row in of_record}
+    rows = [
+        row | {"task": title, "method": words, "seeds": len(row["seeds"]),
+               "fit": cell(row["fit_cpu_seconds"]["mean"], 1),
+               "one": cell(row["one_row_ms"]["mean"], 0)}
+        for task, title in sets.items()
+        for name, words in names.items()
+        if (row := found.get((task, name)))
+    ]  # fmt: skip
+    return listing(rows, {"rows": "task", "method": "method", "seeds": "seeds",
+                          "accuracy": "accuracy", "NLL": "nll", "ECE": "ece",
+                          "fit, CPU s": "fit", "one row, ms": "one"})  # fmt: skip
+
+
 def instant_speed() -> list[str]:
     """Seconds of fits, predictions and changes with preset instant."""
     results = record("instant_speed")["results"]
@@ -408,6 +433,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "model-few-rows-peers": few_rows_peers,
     "model-few-rows-presets": few_rows_presets,
     "model-embeddings": embeddings,
+    "model-texts": texts,
     "model-instant-speed": instant_speed,
     "model-head": head_alone,
     "model-head-gaps": head_gaps,

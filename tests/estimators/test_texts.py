@@ -1,14 +1,21 @@
 """Columns of text: found, read by their words, remembered, shown, saved, and refused."""
 
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
 
+from nearwise.cli.rows.column_options import column_uses
 from nearwise.data.tables.words import marked_words
 from nearwise.estimators import AttnKNNClassifier, AttnKNNRegressor
 from nearwise.estimators.inputs.columns import plan_columns
 from nearwise.estimators.inputs.table import TableEncoder
+from nearwise.estimators.inputs.text_vectors import EmbedderError, kind_of_folder
 from nearwise.estimators.inputs.texts import TextColumn
 from nearwise.html.card import make_card
 from nearwise.memory import StoreError, read_folder, write_folder
@@ -104,6 +111,40 @@ def test_words_decide_where_nothing_else_does():
     assert "text-logistic" in model.report_.choice["base_nll"]
 
 
+def test_words_decide_a_number_where_nothing_else_does(tmp_path):
+    rng = np.random.default_rng(0)
+    words = np.array(
+        [f"{a}{b}" for a in ("ka", "lo", "mi", "nu", "re", "so") for b in "bdfglmprst"]
+    )
+    worth, chosen = rng.normal(size=60), rng.integers(0, 60, (240, 6))
+    X = pd.DataFrame({"body": [" ".join(words[row]) for row in chosen], "size": 1.0})
+    y, train, test = worth[chosen].sum(1), slice(0, 180), slice(180, None)
+    model = AttnKNNRegressor(cv=3, random_state=0).fit(X[train], y[train])
+    base = model.report_.choice["base"]
+    assert "text-ridge" in base
+    assert model.score(X[test], y[test]) > 0.7
+    model.save(tmp_path / "m")
+    again = AttnKNNRegressor.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(X[test]), model.predict(X[test]))
+
+
+def test_texts_alone_are_read_by_gaussian_classes_at_once():
+    texts, kinds = sentences(400)
+    train, test = slice(0, 250), slice(250, None)
+    model = AttnKNNClassifier(preset="instant", random_state=0)
+    model.fit(texts[train].to_frame("body"), kinds[train])
+    assert model.report_.choice["base"] == {"gaussian": 1.0}
+    assert model.score(texts[test].to_frame("body"), kinds[test]) > 0.95
+
+
+def test_a_column_stays_text_when_rows_go():
+    texts, kinds = sentences(22)
+    model = AttnKNNClassifier(preset="instant", random_state=0)
+    model.fit(texts.to_frame("body"), kinds)
+    model.remove([*range(6)])
+    assert model.report_.columns == {"body": "text"}
+
+
 def test_text_beside_other_columns_has_a_key_space_of_its_own(mixed):
     frame, y = mixed
     model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y)
@@ -141,6 +182,7 @@ def test_a_model_of_texts_is_saved_learns_and_forgets(kind, columns, mixed, tmp_
         lambda meta, arrays: meta["encoder"]["texts"]["body"]["words"].append("house"),
         lambda meta, arrays: meta["encoder"]["texts"].clear(),
         lambda meta, arrays: meta["encoder"]["texts"]["body"].update(n_components=3),
+        lambda meta, arrays: meta["encoder"]["texts"]["body"].update(embedder={"folder": "m"}),
         lambda meta, arrays: meta.update(texts=None),
         lambda meta, arrays: arrays.pop("encoder/0/idf"),
         lambda meta, arrays: arrays["encoder/0/idf"].neg_(),
@@ -187,3 +229,122 @@ def test_an_encoder_of_texts_is_rebuilt_from_json_and_arrays(mixed):
     np.testing.assert_array_equal(one.numbers, other.numbers)
     assert (one.terms != other.terms).nnz == 0
     assert len(one.take(np.array([3, 1])).terms.toarray()) == 2
+
+
+def lengths(texts):
+    """A function from texts to vectors: counts of some letters."""
+    return np.array([[text.count(letter) for letter in "aeiot"] for text in texts], dtype=float)
+
+
+def test_vectors_of_a_function_stand_beside_the_terms(mixed):
+    frame, y = mixed
+    model = AttnKNNClassifier(columns={"body": lengths}, preset="instant", random_state=0)
+    model.fit(frame, y)
+    column = model.fitted_.predictor.encoder.texts["body"]
+    assert column.n_components == column.axes.shape[1] + 5
+    assert model.memory_.keys["text"].shape[1] == column.n_components
+    found = column.components(frame["body"], column.terms(frame["body"]))
+    of_terms, of_vectors = np.split(found.var(0), [column.axes.shape[1]])
+    assert of_vectors.sum() == pytest.approx(of_terms.sum(), rel=0.05)
+    assert "with vectors of lengths" in model.report_.column_report[0].reason
+    assert model.predict_proba(frame).sum(1) == pytest.approx(1)
+
+
+def test_a_model_with_a_function_is_not_saved(mixed, tmp_path):
+    frame, y = mixed
+    model = AttnKNNClassifier(columns={"body": lengths}, preset="instant").fit(frame, y)
+    with pytest.raises(ValueError, match="'text:FOLDER'"):
+        model.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda texts: lengths(texts)[:-1],
+        lambda texts: lengths(texts)[:, 0],
+        lambda texts: lengths(texts) * np.nan,
+        lambda texts: texts,
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(mixed, broken):
+    frame, y = mixed
+    with pytest.raises(ValueError, match="It must return finite numbers"):
+        AttnKNNClassifier(columns={"body": broken}, preset="instant").fit(frame, y)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of a text model, and a stand-in for the package that reads it."""
+
+    class StaticModel:
+        @classmethod
+        def from_pretrained(cls, path):
+            found = cls()
+            found.letters = json.loads((Path(path) / "tokenizer.json").read_text())
+            return found
+
+        def encode(self, texts, use_multiprocessing):
+            return np.array([[text.count(one) for one in self.letters] for text in texts], float)
+
+    monkeypatch.setitem(sys.modules, "model2vec", SimpleNamespace(StaticModel=StaticModel))
+    path = tmp_path / "letters"
+    path.mkdir()
+    (path / "config.json").write_text('{"model_type": "model2vec"}')
+    (path / "tokenizer.json").write_text('["a", "e", "o"]')
+    return path
+
+
+@pytest.fixture
+def with_folder(mixed, folder):
+    frame, y = mixed
+    wish = {"body": f"text:{folder}"}
+    return AttnKNNClassifier(columns=wish, preset="instant", random_state=0).fit(frame, y), frame
+
+
+def test_a_model_with_a_folder_is_saved_with_its_path_and_digest(with_folder, tmp_path):
+    model, frame = with_folder
+    model.save(tmp_path / "m")
+    again = AttnKNNClassifier.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    again.add(frame[:2], ["yes", "no"])
+
+
+def test_a_folder_that_changed_or_went_is_not_read(with_folder, folder, tmp_path):
+    with_folder[0].save(tmp_path / "m")
+    (folder / "tokenizer.json").write_text('["x", "y", "z"]')
+    with pytest.raises(EmbedderError, match="changed since the model was fitted"):
+        AttnKNNClassifier.load(tmp_path / "m")
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(EmbedderError, match="not a folder here"):
+        AttnKNNClassifier.load(tmp_path / "m")
+
+
+def test_a_folder_that_could_run_code_or_is_no_model_is_refused(mixed, folder):
+    frame, y = mixed
+    model = AttnKNNClassifier(columns={"body": f"text:{folder}"})
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(EmbedderError, match="can run code"):
+        model.fit(frame, y)
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "config.json").write_text("{}")
+    (folder / "modules.json").write_text('[{"type": "sentence_transformers.models.Transformer"}]')
+    assert kind_of_folder(str(folder)) == "sentence_transformers"
+    (folder / "modules.json").write_text('[{"type": "own.Module"}]')
+    with pytest.raises(EmbedderError, match="no model of texts that is known"):
+        model.fit(frame, y)
+
+
+def test_a_package_that_is_missing_is_named(mixed, folder, monkeypatch):
+    frame, y = mixed
+    monkeypatch.setitem(sys.modules, "model2vec", None)
+    with pytest.raises(ImportError, match="pip install model2vec"):
+        AttnKNNClassifier(columns={"body": f"text:{folder}"}, preset="instant").fit(frame, y)
+
+
+def test_options_name_the_folder_of_a_text(folder):
+    assert column_uses("a.csv", text=[f"body={folder}", "title", "a=b"]) == {
+        "body": f"text:{folder}",
+        "title": "text",
+        "a=b": "text",
+    }

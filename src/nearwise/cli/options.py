@@ -114,7 +114,12 @@ NumberOption = Annotated[
     _names("Read a column of text as numbers, some with a unit. Other text is a missing value"),
 ]
 TextOption = Annotated[
-    list[str] | None, _names("Read a column as text, by its words and parts of words")
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN[=FOLDER]",
+        help="Read a column as text, by its words and parts of words. FOLDER, such as ./potion, "
+        "adds a local model2vec or sentence-transformers model. May be repeated.",
+    ),
 ]
 WordsOption = Annotated[
     list[str] | None,

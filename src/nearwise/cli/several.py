@@ -243,9 +243,9 @@ def change_each(
 ) -> "tuple[list[Change], int]":
     """Make a change in the model of every target; after a kill the same command completes it.
 
-    `change` takes a `LiveModel`, the name of its target and the key of the change. Without a `key`
-    it is made of the change's `content` and the next id, so that a repetition after a kill has the
-    same key, and a later equal change another. Returns the changes, and the rows then remembered.
+    `change` takes a `LiveModel`, the name of its target and the key of the change. By default the
+    `key` is made of the `content` of the change and the next id. So a repetition after a kill has
+    the same key, and a later equal change another. Returns the changes, and the rows then remembered.
     """
     from nearwise.estimators import LiveModel
 

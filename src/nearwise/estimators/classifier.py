@@ -80,16 +80,18 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     ----------
     n_neighbors : int or "auto", default="auto"
         Number of neighbors per key space. "auto" is 32, or fewer in a small table.
-    columns : mapping of str to str, optional
+    columns : mapping of str to str or callable, optional
         Use of DataFrame columns by name. Values: "number", "category" (for a zip code, for
-        example), "date" or with a format "date:%d-%m-%y", "left out", or "keep" for a column that
-        `fit` would leave out. By default types decide. Text with a date in every row becomes
-        dates; numbers with one sign or unit (95%, $5) become numbers. Row numbers, row ids and
-        text that differs in (nearly) every row are left out. `report_.column_report` lists all.
+        example), "date" or with a format "date:%d-%m-%y", "text", "left out", or "keep" for a
+        column that `fit` would leave out. "text:FOLDER" adds vectors of a local model2vec or
+        sentence-transformers model to a text; a function from n texts to an array (n, d) adds its
+        own, and the model cannot be saved. By default types decide. Text with a date in every row
+        becomes dates; numbers with one sign or unit (95%, $5) become numbers. Row numbers, row ids
+        and text that differs in (nearly) every row are left out. `report_.column_report` lists all.
     estimator : "auto", None or classifier, default="auto"
         Base classifier that is pooled with the neighbors. "auto": a forest (or Gaussian classes
-        for ready embeddings, if better), plus classifiers and "deep" network heads that improve
-        the pool. None: class shares replace the base. Your own classifier is always used.
+        for ready embeddings and texts, if better), plus classifiers and "deep" network heads that
+        improve the pool. None: class shares replace the base. Your own classifier is always used.
     preset : {"default", "instant"}, default="default"
         Amount of training. "instant": only the forest or Gaussian classes (neither with
         estimator=None) and the pretrained head, for tables without `label_noise`. Below 32 rows
@@ -200,7 +202,8 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         X : DataFrame, ndarray, sparse matrix or Tensor of shape (n, n_features), or images
             Training rows. A sparse matrix of more than 128 columns is reduced to 128 components by
             a truncated SVD, which is a part of the model. DataFrames, polars or pyarrow tables and
-            dicts may have text, categories, dates and missing values. Arrays have numbers; NaN is missing. Images are
+            dicts may have text, categories, dates and missing values. Arrays have numbers; NaN is
+            missing. Images are
             uint8 of shape (n, height, width, channels) with 1 or 3 channels. A folder with one
             folder per class, a `nearwise.data.Dataset` or a `datasets` data set includes labels
             (and file names); its test part, if any, is left out.

@@ -398,6 +398,8 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
             a store other than `trusted_store`.
         ValueError
             If the base has types that are not trusted.
+        OSError
+            If the folder of a text model is missing, or its files changed since the fit.
         """
         if is_of_targets(folder):
             refuse_trusted_store(folder, trusted_store)

@@ -18,8 +18,8 @@ def evaluate_labels(y: npt.ArrayLike, proba: npt.ArrayLike) -> dict[str, float]:
     Returns
     -------
     metrics : dict of str to float
-        macro_brier (mean squared error of the probabilities, in [0, 1], over labels), macro_nll
-        (nats per label), macro_f1, micro_f1, mean_average_precision (over labels with a row),
+        macro_brier (mean squared error of the probabilities, in [0, 1]), macro_nll (nats per
+        label), macro_f1, micro_f1, mean_average_precision (over labels with a row). Then
         subset_accuracy (share of rows with all labels right) and hamming_loss (share of wrong
         labels). F1 of a label without rows and predictions is 0.
 

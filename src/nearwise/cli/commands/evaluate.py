@@ -93,8 +93,7 @@ def evaluate(
     bound that holds with --confidence. Prediction sets of --confidence are measured by how often
     they hold the true class, and by their size.
 
-    If MODEL has several targets, the scores of all labels together are shown beside those of their
-    shares alone, and then those of each target.
+    If MODEL has several targets, the scores of all together come first, then those of each.
 
     For numbers, the absolute error replaces the share of wrong predictions, and intervals replace
     sets. Scores are also shown by the size of the prediction. PIT counts (probability integral

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ALL = 30  # most columns with one line each; beyond it, only notable columns
 _SHOWN = 20
+_MORE = {"date": r"(.+?)=(.*%.*)", "text": r"(.+?)=(.*[/\\].*)"}  # COLUMN=FORMAT, COLUMN=FOLDER
 _PLURAL = {"number": "numbers", "category": "categories", "date": "dates", "text": "texts",
            "left out": "left out"}  # fmt: skip
 
@@ -100,7 +101,8 @@ def _quoted(name: str) -> str:
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
     """Collect ``--keep``, ``--category``, ``--number``, ``--date`` and ``--text``: column to use.
 
-    A date may have a format: ``--date day=%d-%m-%y``.
+    A date may have a format, ``--date day=%d-%m-%y``, and a text the folder of a model, with a
+    slash in its path, ``--text body=./potion``.
 
     ValueError if two flags name a column, or `data` are images.
     """
@@ -109,8 +111,8 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
         if names_images(data):
             refuse("names a column; images have none", {use: names or None})
         for name in names or []:
-            dated = re.fullmatch("(.+?)=(.*%.*)", name) if use == "date" else None
-            name, wish = (dated[1], f"date:{dated[2]}") if dated else (name, use)
+            more = re.fullmatch(_MORE[use], name) if use in _MORE else None
+            name, wish = (more[1], f"{use}:{more[2]}") if more else (name, use)
             if uses.setdefault(name, wish) != wish:
                 other = uses[name].partition(":")[0]
                 raise ValueError(f"--{other} and --{use} both name {name!r}. Give one.")

@@ -13,7 +13,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
 
@@ -45,7 +45,7 @@ def as_arrays(model: Any) -> Any:
     kind = type(model)
     if kind is LogisticRegression and model.solver != "liblinear":
         return Logistic(_of_classes(model, {"coef": model.coef_, "intercept": model.intercept_}))
-    if kind is RidgeCV and np.ndim(model.coef_) == 1:
+    if kind in (Ridge, RidgeCV) and np.ndim(model.coef_) == 1:
         return Linear(_linear(model))
     if kind in (ExtraTreesClassifier, RandomForestClassifier) and model.n_outputs_ == 1:
         return Forest(_of_classes(model, forest_nodes(model) | _leaf_shares(model)))
@@ -83,7 +83,7 @@ def _of_classes(model: Any, arrays: Arrays) -> Arrays:
     return arrays | {"classes": np.asarray(model.classes_, dtype=np.int64)}
 
 
-def _linear(model: RidgeCV) -> Arrays:
+def _linear(model: Ridge | RidgeCV) -> Arrays:
     return {"coef": model.coef_, "intercept": np.float64(model.intercept_)}
 
 

@@ -14,7 +14,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import RidgeCV
+from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 
@@ -61,15 +61,15 @@ class NumberCandidate(Candidate):
         self.least, self.most = float(found.min()) - beyond, float(found.max()) + beyond
         return found
 
-    def locations(self, view: np.ndarray, fold: int) -> np.ndarray:
+    def locations(self, view: Any, fold: int) -> np.ndarray:
         """Targets predicted by one fold's model, float64 (n,)."""
-        if not len(view):
+        if not view.shape[0]:
             return np.zeros(0)
         found = np.asarray(self.folds[fold].predict(view), dtype=np.float64).ravel()
         values: np.ndarray = self.center + self.scale * np.clip(found, self.least, self.most)
         return np.exp(values) if self.logs else values
 
-    def mean_location(self, view: np.ndarray) -> np.ndarray:
+    def mean_location(self, view: Any) -> np.ndarray:
         """Mean prediction of all models, (n,)."""
         every = [self.locations(view, fold) for fold in range(len(self.folds))]
         found: np.ndarray = np.mean(every, axis=0)
@@ -144,6 +144,9 @@ def number_candidates(
         NumberCandidate("boosting", boosting, "ordinal", []),
         NumberCandidate("mlp", mlp, "dense", []),
     ]
+    if encoder.texts:
+        linear = Ridge(alpha=1.0, solver="sparse_cg")
+        chosen.insert(0, NumberCandidate("text-ridge", linear, "sparse_terms", []))
     if targets.min() > 0 and skew(targets) > _SKEWED:
         chosen.append(NumberCandidate("log-boosting", boosting, "ordinal", [], logs=True))
         chosen.append(NumberCandidate("log-mlp", mlp, "dense", [], logs=True))

@@ -327,9 +327,14 @@ def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
 
 
 def _may_be_gaussian(problem: Problem, settings: FitSettings) -> bool:
-    """Whether to try Gaussian classes; not with a hold-out split, as they train on all rows."""
-    ready = ready_embeddings(problem.table[0])
-    return settings.base == "auto" and ready and not problem.is_held_out
+    """Whether to try Gaussian classes; not with a hold-out split, as they train on all rows.
+
+    Beside columns other than text only with the preset "instant": more models join the default.
+    """
+    encoder = problem.table[0]
+    of_texts = encoder.has_only_texts or bool(encoder.texts and settings.preset == "instant")
+    fits = of_texts or ready_embeddings(encoder)
+    return settings.base == "auto" and fits and not problem.is_held_out
 
 
 def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
@@ -345,8 +350,8 @@ def _better_gaussian(
 ) -> tuple[tuple[Candidate, Tensor] | None, ExtraTreesClassifier | None]:
     """Gaussian classes if they predict left-out rows better than votes, else None.
 
-    With few rows they must also beat half a forest, which is returned too: a table with many
-    numeric columns need not be an embedding.
+    With few rows, or text beside other columns, they must also beat half a forest, which is
+    returned too: a table with many numeric columns need not be an embedding.
     """
 
     def nll(left_out: Tensor) -> float:
@@ -354,7 +359,8 @@ def _better_gaussian(
 
     gaussian, begun = _gaussian(problem), None
     least = min(problem.choice["feature_nll"].values())
-    if len(problem.labels) <= FEW:
+    encoder = problem.table[0]
+    if len(problem.labels) <= FEW or (encoder.texts and not encoder.has_only_texts):
         every = np.arange(len(problem.labels))
         forest, out_of_bag = _forest(problem, settings, every, smaller=2)
         least, begun = min(least, nll(out_of_bag)), forest.model

@@ -30,12 +30,14 @@ from nearwise.estimators.inputs.text_columns import (
     may_be_gaps,
     numbers_among,
 )
+from nearwise.estimators.inputs.text_vectors import FOLDER, Embed, kind_of_folder
 from nearwise.estimators.inputs.texts import holds_text
 from nearwise.names import did_you_mean, listed
 from nearwise.warn import warn_user
 
 Use = Literal["number", "category", "date", "text", "left out"]
-Wish = Literal["keep", "number", "category", "date", "text", "left out"] | str  # "date:%d.%m.%y"
+# Also "date:%d.%m.%y", "text:FOLDER", or a function from texts to vectors.
+Wish = Literal["keep", "number", "category", "date", "text", "left out"] | str | Embed
 WISHES = ("keep", "number", "category", "date", "text", "left out")
 _PADDED = re.compile(r"[+-]?0\d+", re.ASCII)  # 007 is a code
 _MOSTLY = 0.9  # smallest share of numeric cells for which the others count as typing errors
@@ -114,13 +116,15 @@ class ColumnReport:
 class ColumnPlan:
     """Report of a column, and how to parse it; `warn`: the user gets a warning.
 
-    `spelling` describes numbers that are not plain digits with a decimal point.
+    `spelling` describes numbers that are not plain digits with a decimal point. `embed` is the
+    folder of a model of texts, or a function from texts to vectors.
     """
 
     report: ColumnReport
     date: DateColumn | None = None
     warn: bool = False
     spelling: Spelling | None = None
+    embed: str | Embed | None = None
 
 
 def plan_columns(
@@ -250,11 +254,14 @@ def _check_wishes(wishes: Mapping[str, Wish] | None, frame: pd.DataFrame) -> dic
             )
         if isinstance(wish, str) and wish.startswith("date:"):
             check_format(wish.removeprefix("date:"), name)
-        elif not isinstance(wish, str) or wish not in WISHES:
+        elif isinstance(wish, str) and wish.startswith(FOLDER):
+            kind_of_folder(wish.removeprefix(FOLDER))
+        elif not callable(wish) and wish not in WISHES:
             options = ", ".join(map(repr, WISHES))
             raise ValueError(
                 f"columns={{{name!r}: {wish!r}}} is not known.{did_you_mean(wish, WISHES)} Use one "
-                f"of {options}, or a format such as 'date:%d-%m-%y'."
+                f"of {options}, a format such as 'date:%d-%m-%y', the folder of a model as "
+                "'text:FOLDER', or a function from texts to vectors."
             )
     return chosen
 
@@ -277,8 +284,10 @@ def plan_column(
     if not column.notna().any():
         return ColumnPlan(_report(column, name, "left out", reason=EMPTY), warn=True)
     kind = kind_of(column)
-    if wish in ("category", "text"):
-        return _as_said(column, name, kind, wish)
+    if wish == "category":
+        return ColumnPlan(_report(column, name, "category"))
+    if callable(wish) or (wish is not None and wish.startswith("text")):
+        return _as_text(column, name, kind, wish)
     if wish == "number" and kind != "number":
         return _as_number(column, name, kind, usual)
     if kind == "date" or (wish is not None and wish.startswith("date")):
@@ -297,15 +306,18 @@ def plan_column(
     return _left_out(plan, reason) if reason else plan
 
 
-def _as_said(column: pd.Series, name: str, kind: str, wish: Wish) -> ColumnPlan:
-    if wish == "category":
-        return ColumnPlan(_report(column, name, "category"))
+def _as_text(column: pd.Series, name: str, kind: str, wish: str | Embed) -> ColumnPlan:
     if kind != "category":
         raise ValueError(
-            f"columns={{{name!r}: 'text'}}: the column holds {kind}s, which need no wish. "
+            f"columns={{{name!r}: {wish!r}}}: the column holds {kind}s, which need no wish. "
             "Leave that out."
         )
-    return ColumnPlan(_report(column, name, "text", reason="as you said"))
+    if wish == "text":
+        return ColumnPlan(_report(column, name, "text", reason="as you said"))
+    embed = wish if callable(wish) else wish.removeprefix(FOLDER)
+    source = getattr(embed, "__name__", type(embed).__name__) if callable(embed) else embed
+    reason = f"as you said, with vectors of {source}"
+    return ColumnPlan(_report(column, name, "text", reason=reason), embed=embed)
 
 
 def _kept(plan: ColumnPlan, column: pd.Series) -> ColumnPlan:
@@ -585,6 +597,6 @@ def is_id_name(name: str) -> bool:
     return named or _INDEX_NAME.fullmatch(name.strip()) is not None
 
 
-def _left_out(plan: ColumnPlan, reason: str, change: Wish = "keep") -> ColumnPlan:
+def _left_out(plan: ColumnPlan, reason: str, change: str = "keep") -> ColumnPlan:
     report = replace(plan.report, use="left out", reason=reason, change=change)
     return ColumnPlan(report, warn=True)

@@ -29,7 +29,7 @@ from nearwise.estimators.inputs.columns import (
 )
 from nearwise.estimators.inputs.dates import ISO, TIME, DateColumn
 from nearwise.estimators.inputs.sparse_columns import SparseColumns
-from nearwise.estimators.inputs.texts import TextColumn
+from nearwise.estimators.inputs.texts import N_COMPONENTS, TextColumn
 from nearwise.functional.threads import one_thread
 from nearwise.warn import RowsWarning, warn_user
 
@@ -230,8 +230,12 @@ class TableEncoder:
                 counts = values.astype(object).map(in_text, na_action="ignore").value_counts()
             self.categories[name] = counts[counts > 0].index.tolist()
         terms: dict[str, sparse.csr_matrix] = {}
-        for name in (name for name in self.columns if self.kinds[name] == "text"):
-            self.texts[name], terms[name] = TextColumn.fit(frame[name])
+        n_texts = [*self.kinds.values()].count("text")
+        n_components = max(1, N_COMPONENTS // max(1, n_texts))
+        for name, plan in zip(self.columns, plans, strict=True):
+            if self.kinds[name] == "text":
+                found = TextColumn.fit(frame[name], n_components, plan.embed)
+                self.texts[name], terms[name] = found
         numbers = self._numbers(frame, terms)
         gaps = np.isnan(numbers)
         self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
@@ -275,6 +279,7 @@ class TableEncoder:
         # After removals row numbers no longer count up by one; an empty column may get values.
         left = [one["name"] for one in reports if one["reason"] != EMPTY]
         kept = dict.fromkeys(counted, "number") | dict.fromkeys(left, "left out")
+        kept |= {name: "text" for name, one in self.texts.items() if one.vectors is None}
         return dated | {name: use for name, use in kept.items() if name not in self.spellings}
 
     def keep_gap_words(self, before: "TableEncoder") -> None:
@@ -589,9 +594,9 @@ class TableEncoder:
         """Arrays of the columns of text and of sparse columns, by name."""
         held = {} if self.sparse_columns is None else {"sparse/axes": self.sparse_columns.axes}
         return held | {
-            f"{at}/{part}": getattr(one, part)
+            f"{at}/{part}": array
             for at, one in enumerate(self.texts.values())
-            for part in ("idf", "axes")
+            for part, array in one.arrays().items()
         }
 
     @classmethod
@@ -599,15 +604,17 @@ class TableEncoder:
         cls, state: dict[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> "TableEncoder":
         """Rebuild an encoder from the results of `to_json` and `arrays`; ValueError or KeyError."""
+        of_each: dict[str, dict[str, np.ndarray]] = {}
+        for path, array in (arrays or {}).items():
+            at, _, part = path.partition("/")
+            of_each.setdefault(at, {})[part] = array
         texts = {
-            name: TextColumn.from_json(
-                terms, *((arrays or {})[f"{at}/{part}"] for part in ("idf", "axes"))
-            )
+            name: TextColumn.from_json(terms, of_each.get(str(at), {}))
             for at, (name, terms) in enumerate(state.get("texts", {}).items())
         }
         held = None
         if state.get("sparse_columns") is not None:
-            held = SparseColumns((arrays or {})["sparse/axes"])
+            held = SparseColumns(of_each["sparse"]["axes"])
             if held.n_columns != state["sparse_columns"]["n_columns"]:
                 raise ValueError(f"axes of {held.n_columns} sparse columns")
         return cls(**(state | {"texts": texts, "sparse_columns": held}))

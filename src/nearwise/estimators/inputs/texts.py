@@ -1,6 +1,6 @@
-"""TextColumn: words and character n-grams of a column of text, by TF-IDF and a truncated SVD."""
+"""TextColumn: words and character n-grams of a column of text, and vectors of an embedder."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nearwise.data.tables.words import is_text
+from nearwise.estimators.inputs.text_vectors import Embed, TextEmbedder, TextVectors
 
-N_COMPONENTS = 64  # of a column; parts of the table beside its numbers
+N_COMPONENTS = 256  # of all columns of text together; parts of the table beside its numbers
 _MOST_TERMS = 20_000  # most frequent words, and as many n-grams
 _N_TERMS = 2  # rows that a term must be in, of 100 rows or more
 _FEWEST_CELLS, _MANY_CELLS = 20, 100  # distinct texts: fewest, and enough even if they repeat
@@ -37,6 +38,7 @@ class TextColumn:
     The terms of a text are its words and the character n-grams (2 to 4) of its words, weighted by
     TF-IDF, each kind of unit length (Salton and Buckley 1988). The components are a truncated SVD
     of the terms (Deerwester et al. 1990), computed row by row, so that equal texts get equal ones.
+    Components of an embedder's vectors, if there is one, follow them and vary as much in all.
 
     Attributes
     ----------
@@ -45,13 +47,18 @@ class TextColumn:
     idf : float32 ndarray of shape (n_terms,)
         Inverse document frequencies, of the words first.
     axes : float32 ndarray of shape (n_terms, n_components)
-        From terms to components.
+        From terms to their components.
+    vectors : TextVectors or None
     """
 
     def __init__(
-        self, vocabulary: dict[str, list[str]], idf: np.ndarray, axes: np.ndarray | None
+        self,
+        vocabulary: dict[str, list[str]],
+        idf: np.ndarray,
+        axes: np.ndarray | None,
+        vectors: TextVectors | None = None,
     ) -> None:
-        self.vocabulary, self.idf = vocabulary, idf
+        self.vocabulary, self.idf, self.vectors = vocabulary, idf, vectors
         sizes = [len(vocabulary[kind]) for kind in _KINDS]
         if idf.shape != (sum(sizes),) or not (np.isfinite(idf).all() and (idf > 0).all()):
             raise ValueError(f"idf does not fit the {sum(sizes)} terms")
@@ -69,8 +76,13 @@ class TextColumn:
             raise ValueError(f"axes have shape {self.axes.shape} for {sum(sizes)} terms")
 
     @classmethod
-    def fit(cls, texts: pd.Series) -> tuple["TextColumn", sparse.csr_matrix]:
-        """Fit to the texts of the training rows; also returns their terms."""
+    def fit(
+        cls, texts: pd.Series, n_components: int = N_COMPONENTS, embed: str | Embed | None = None
+    ) -> tuple["TextColumn", sparse.csr_matrix]:
+        """Fit to the texts of the training rows; also returns their terms.
+
+        `embed` is the folder of a model, or a function from texts to vectors.
+        """
         known = [text for text in _plain(texts) if text]
         least = _N_TERMS if len(known) >= _MANY_CELLS else 1
         vocabulary: dict[str, list[str]] = {}
@@ -92,31 +104,68 @@ class TextColumn:
             idf.append(reader.idf_.astype(np.float32))
         joined = np.concatenate(idf) if idf else np.zeros(0, np.float32)
         terms = cls(vocabulary, joined, None).terms(texts)
-        n = min(N_COMPONENTS, terms.shape[1] - 1, terms.shape[0] - 1)
+        most = min(n_components, max(1, terms.shape[0] // 2))
+        n = min(most, terms.shape[1] - 1)
         if n < 1:
             axes = np.zeros((terms.shape[1], 1), np.float32)
         else:
             axes = TruncatedSVD(n, random_state=0).fit(terms).components_.T.astype(np.float32)
-        return cls(vocabulary, joined, np.ascontiguousarray(axes)), terms
+        found = cls(vocabulary, joined, np.ascontiguousarray(axes))
+        if embed is not None:
+            variance = float((terms @ axes).var(axis=0).sum())
+            embedder = TextEmbedder(embed)
+            found.vectors = TextVectors.fit(embedder, known or [""], most, variance)
+        return found, terms
 
     def to_json(self) -> dict[str, Any]:
-        """Terms and number of components, as plain data for JSON."""
-        return self.vocabulary | {"n_components": self.n_components}
+        """Terms, number of components and embedder, as plain data for JSON.
+
+        ValueError if the embedder is a function, which a folder cannot hold.
+        """
+        if self.vectors is None:
+            return self.vocabulary | {"n_components": self.n_components}
+        embedder = self.vectors.embedder
+        if embedder.folder is None:
+            raise ValueError(
+                "A function that embeds texts cannot be saved. Give a local folder of model2vec or "
+                "sentence-transformers (columns={...: 'text:FOLDER'}), or fit to its vectors as "
+                "columns of numbers."
+            )
+        stored = {"folder": embedder.folder, "sha256": embedder.sha256}
+        return self.vocabulary | {"n_components": self.n_components, "embedder": stored}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of the column by name."""
+        own = {"idf": self.idf, "axes": self.axes}
+        if self.vectors is None:
+            return own
+        return own | {"center": self.vectors.center, "turn": self.vectors.turn}
 
     @classmethod
-    def from_json(cls, state: dict[str, Any], idf: np.ndarray, axes: np.ndarray) -> "TextColumn":
-        """Rebuild a column from the result of `to_json` and its arrays; ValueError."""
-        if idf.dtype != np.float32 or axes.dtype != np.float32:
-            raise ValueError(f"idf is {idf.dtype}, axes are {axes.dtype}")
-        found = cls({kind: state[kind] for kind in _KINDS}, idf, axes)
+    def from_json(cls, state: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> "TextColumn":
+        """Rebuild a column from the results of `to_json` and `arrays`.
+
+        ValueError or KeyError if they do not fit; EmbedderError or ImportError without the
+        embedder.
+        """
+        for name, array in arrays.items():
+            if array.dtype != np.float32:
+                raise ValueError(f"{name} is {array.dtype}")
+        vectors = None
+        if (stored := state.get("embedder")) is not None:
+            embedder = TextEmbedder(stored["folder"], stored["sha256"])
+            vectors = TextVectors(embedder, arrays["center"], arrays["turn"])
+        vocabulary = {kind: state[kind] for kind in _KINDS}
+        found = cls(vocabulary, arrays["idf"], arrays["axes"], vectors)
         if found.n_components != state["n_components"]:
             raise ValueError(f"{found.n_components} components of {state['n_components']}")
         return found
 
     @property
     def n_components(self) -> int:
-        """Number of components."""
-        return int(self.axes.shape[1])
+        """Number of components, of terms and vectors."""
+        of_vectors = 0 if self.vectors is None else self.vectors.turn.shape[1]
+        return int(self.axes.shape[1] + of_vectors)
 
     def terms(self, texts: pd.Series) -> sparse.csr_matrix:
         """Weights of the terms, float32 (n, n_terms); none for a missing text."""
@@ -129,6 +178,8 @@ class TextColumn:
     def components(self, texts: pd.Series, terms: sparse.csr_matrix) -> np.ndarray:
         """Components, float64 (n, n_components); NaN for a missing text."""
         found = (terms @ self.axes).astype(np.float64)
+        if self.vectors is not None:
+            found = np.hstack([found, self.vectors(_plain(texts))])
         found[texts.isna().to_numpy()] = np.nan
         return found
 

@@ -98,12 +98,20 @@ class StoredSpelling(Part):
     minus: str
 
 
+class StoredEmbedder(Part):
+    """Schema of `TextEmbedder`: where its files are, and their digest."""
+
+    folder: Annotated[str, Field(min_length=1)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 class StoredTerms(Part):
     """Schema of `TextColumn`, without its arrays."""
 
     words: list[str]
     ngrams: list[str]
     n_components: Size
+    embedder: StoredEmbedder | None = None  # missing without one
 
 
 class StoredSparse(Part):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearwise.estimators.fit.base import Candidate
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
+from nearwise.estimators.inputs.text_vectors import EmbedderError
 from nearwise.estimators.model.array_models import Arrays
 from nearwise.estimators.model.array_regressors import from_arrays, kind_of
 from nearwise.estimators.model.memory_views import FINDABLE, FITTED, FOLD
@@ -39,11 +40,12 @@ def part_of_folder(name: str) -> Iterator[None]:
     """Convert errors while reading a part to an `InvalidPartError` with the part's name.
 
     A stored part may be anything, so checks cannot foresee every error. Errors that are not faults
-    of the part stay unchanged: a missing package, untrusted types, no memory or disk space.
+    of the part stay unchanged: a missing package or embedder, untrusted types, no memory or disk
+    space.
     """
     try:
         yield
-    except (InvalidPartError, UntrustedTypesError, ImportError, MemoryError):
+    except (InvalidPartError, UntrustedTypesError, EmbedderError, ImportError, MemoryError):
         raise
     except KeyError as error:
         raise InvalidPartError(f"{name}: {error} is missing") from error

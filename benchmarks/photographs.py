@@ -41,7 +41,7 @@ from nearwise.metrics import ece, nll
 from nearwise.nn.lite0 import NAME, lite0
 
 SIDE, N_DRAWN_FROM, N_TEST = 128, 6000, 1500
-CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 MEASURES = {"accuracy": 4, "nll": 4, "ece": 4, "fit_seconds": 1, "fit_cpu_seconds": 1}
 Fitted = Callable[[Path], np.ndarray]
 

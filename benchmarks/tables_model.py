@@ -157,6 +157,22 @@ def texts() -> list[str]:
                           "fit, CPU s": "fit", "one row, ms": "one"})  # fmt: skip
 
 
+def photographs() -> list[str]:
+    """Methods on photographs: means over seeds."""
+    names = {"default": "**default**", "instant": '`preset="instant"`',
+             "logistic": "logistic regression, temperature",
+             "10-NN, cosine": "10-NN, cosine, temperature",
+             "resnet18 from scratch": "resnet18 from scratch"}  # fmt: skip
+    rows = [
+        row | {"name": names[row["method"]], "n": len(row["seeds"])}
+        | {key: cell(row[key]["mean"], 0) for key in ("fit_seconds", "fit_cpu_seconds")}
+        for row in rows_of("photographs") if row["seeds"][0] <= 100
+    ]  # fmt: skip
+    return listing(rows, {"images": "n_train", "method": "name", "seeds": "n",
+                          "accuracy": "accuracy", "NLL": "nll", "ECE": "ece",
+                          "fit, s": "fit_seconds", "fit, CPU s": "fit_cpu_seconds"})  # fmt: skip
+
+
 def instant_speed() -> list[str]:
     """Seconds of fits, predictions and changes with preset instant."""
     results = record("instant_speed")["results"]
@@ -434,6 +450,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "model-few-rows-presets": few_rows_presets,
     "model-embeddings": embeddings,
     "model-texts": texts,
+    "model-photographs": photographs,
     "model-instant-speed": instant_speed,
     "model-head": head_alone,
     "model-head-gaps": head_gaps,

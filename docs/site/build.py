@@ -26,11 +26,11 @@ PARTS = {
     "Tutorials": ("docs/tutorials/quickstart", "gallery/index"),
     "How to": (
         "docs/how-to/tables", "docs/how-to/numbers", "docs/how-to/embeddings",
-        "docs/how-to/images", "docs/how-to/text", "docs/how-to/several", "docs/how-to/explain",
-        "docs/how-to/page",
-        "docs/how-to/change", "docs/how-to/wrong-labels", "docs/how-to/groups",
-        "docs/how-to/trust", "docs/how-to/serve", "docs/how-to/large", "docs/how-to/layers",
-        "docs/how-to/probes", "docs/how-to/coming-from",
+        "docs/how-to/images", "docs/how-to/photographs", "docs/how-to/text",
+        "docs/how-to/several", "docs/how-to/explain", "docs/how-to/page", "docs/how-to/change",
+        "docs/how-to/wrong-labels", "docs/how-to/groups", "docs/how-to/trust",
+        "docs/how-to/serve", "docs/how-to/large", "docs/how-to/layers", "docs/how-to/probes",
+        "docs/how-to/coming-from",
     ),
     "Explanation": (
         "docs/explanation/method", "docs/explanation/pretrained-head", "docs/explanation/numbers",

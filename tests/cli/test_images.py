@@ -171,7 +171,7 @@ def test_files_that_cannot_be_read_are_named_or_left_out_when_asked(nearwise, pi
 def test_without_pillow_the_error_says_what_to_install(nearwise, pictures, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     result = nearwise("predict", pictures / "model", pictures / "new")
-    assert result.exit_code == 2 and "pip install nearwise[vision]" in result.err
+    assert result.exit_code == 2 and "pip install nearwise[images]" in result.err
 
 
 def test_embeddings_show_the_files_that_they_were_made_of(nearwise, pictures, tmp_path):

@@ -15,8 +15,10 @@ from nearwise_lab.probing import (
     open_encoder,
 )
 
-from nearwise.nn import ImageEmbedder
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.nn import ImageEmbedder, lite0
 from nearwise.probes import TransformersEncoder, extract_features
+from tests.estimators.photograph_cases import install_weights, photographs
 from tests.probes.cases import Convolution, images
 from tests.probes.test_features import (
     test_what_an_image_gives_depends_on_neither_batch_nor_order,
@@ -111,6 +113,20 @@ def test_texts_name_encoders(tmp_path):
     assert np.array_equal(extract_features(loaded, x).X, extract_features(field, x).X)
     vit = open_encoder(saved_vit(tmp_path / "vit"), (8, 8), 1)
     assert isinstance(vit, TransformersEncoder)
+
+
+def test_the_network_of_photographs_is_an_encoder_by_its_name(tmp_path, monkeypatch):
+    install_weights(monkeypatch, tmp_path)
+    encoder = open_encoder("efficientnet-lite0", (72, 72), 3)
+    X, y = photographs(40)
+    found = extract_features(encoder, X)
+    pixels = torch.from_numpy(X).movedim(3, 1)
+    np.testing.assert_allclose(found.X, lite0.lite0().features(pixels).numpy(), atol=1e-4)
+    assert found.meta["tokens"] == 16
+    model = AttnKNNClassifier(preset="instant", random_state=0).fit(X, y)
+    model.save(tmp_path / "model")
+    of_model = extract_features(open_encoder(str(tmp_path / "model"), (72, 72), 3), X)
+    np.testing.assert_array_equal(of_model.X, found.X)
 
 
 def test_folders_that_hold_no_encoder_are_refused(tmp_path):

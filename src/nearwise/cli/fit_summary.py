@@ -30,7 +30,11 @@ def summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unna
             nll = f"NLL {{:.4f}} on the latest {choice['held_out']} rows"
     else:
         size = model.report_.columns["image"].removesuffix(" uint8")
-        learned, nll = f"images of {size}", f"NLL {{:.4f}} on {choice['held_out']} held-out images"
+        learned, nll = f"images of {size}", "out-of-fold NLL {:.4f}"
+        if "held_out" in choice:
+            nll = f"NLL {{:.4f}} on {choice['held_out']} held-out images"
+        if "photographs" in choice:
+            learned += f", embedded by {choice['photographs']},"
     if isinstance(model, AttnKNNClassifier):
         what, more = f"{len(model.classes_)} classes", " --proba"
         scores = nll.format(model.report_.oof_nll)

@@ -245,7 +245,7 @@ def change_each(
 
     `change` takes a `LiveModel`, the name of its target and the key of the change. By default the
     `key` is made of the `content` of the change and the next id. So a repetition after a kill has
-    the same key, and a later equal change another. Returns the changes, and the rows then remembered.
+    the same key, and a later equal change another. Returns the changes, and the number of rows.
     """
     from nearwise.estimators import LiveModel
 

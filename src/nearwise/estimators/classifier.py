@@ -253,7 +253,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             len(classes),
             seed,
             n_views=1 + len(rows.further),
-            images=rows.encoder.kind == "images",
+            image_size=rows.X.shape[1:3] if rows.encoder.kind == "images" else None,
             folds=given_folds(self.cv, rows.X, classes[codes], groups),
         )
         if self.label_noise is not None and groups is not None:

@@ -96,6 +96,13 @@ class Progress:
         self._note = ", ".join([f"epoch {record['epoch']} of {total}", *found])
         self._report(f"{name}, epoch {record['epoch']} of {total}")
 
+    def part(self, done: int, total: int) -> None:
+        """Show how many of the present stage's parts are done."""
+        self._steps.reach(done / total)
+        self._note = f"{done:,} of {total:,}"
+        if self._bar is not None:
+            self._bar.update(self._task, description=self._steps.name, note=self._note)
+
     def say(self, text: str) -> None:
         """Print a line of text, also if progress is silent."""
         self._console.print(text, highlight=False)

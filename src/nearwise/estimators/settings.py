@@ -65,9 +65,11 @@ class Settings(StrictSettings):
         with a linear key, used as a key space. "deep": an MLP with a linear head for the base.
         "auto": "deep" for many ready embeddings and for several views; for other tables from
         2,000 rows "table" if it helps; else none.
-        Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a
-        transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
-        "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
+        Images: "efficientnet-lite0", pretrained and never trained (extra "images"); "fast-cnn",
+        "fast-cnn-wide", "resnet18", "resnet50", "resnet-small"; or a transformers vision model as
+        "hf:NAME[@REVISION]" or the path of its folder. "auto": "fast-cnn" for sides of 17 to 64
+        pixels, below "resnet-small", above "efficientnet-lite0"; "resnet18" if that is not
+        installed, or with `train` or `embedder_options`.
     embedder_options : dict
         Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen and more.
     tta : {"flip", "shift"} or sequence of these, optional

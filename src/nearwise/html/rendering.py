@@ -79,7 +79,7 @@ def picture(pixels: np.ndarray | str, side: int | None = None) -> str:
 
 def png(pixels: np.ndarray, side: int | None = None) -> bytes:
     """Convert pixels (height, width, channels) to a PNG; `side` is its largest side in pixels."""
-    require_extra("A picture", "vision", "PIL")
+    require_extra("A picture", "images", "PIL")
     from PIL import Image
 
     grey = pixels.shape[-1] == 1

@@ -27,9 +27,9 @@ def probe(
         str,
         typer.Argument(
             metavar="ENCODER",
-            help="pixels, patches:4, points, random:PRESET, hf:NAME[@REVISION], a model's "
-            "folder, a file of features (npy, npz), or MODULE:FUNCTION. Separate several by "
-            "commas.",
+            help="pixels, patches:4, points, random:PRESET, efficientnet-lite0, "
+            "hf:NAME[@REVISION], a model's folder, a file of features (npy, npz), or "
+            "MODULE:FUNCTION. Separate several by commas.",
         ),
     ],
     dataset: Annotated[

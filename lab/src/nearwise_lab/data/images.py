@@ -128,7 +128,7 @@ def load_images(
     ChecksumError
         If a download is not what was published; it is removed.
     ImportError
-        If images must be decoded and the extra "vision" is missing.
+        If images must be decoded and the extra "images" is missing.
 
     Warns
     -----

@@ -156,7 +156,7 @@ def load_dataset(
     FileNotFoundError
         If the files are in none of the three places.
     ImportError
-        If images must be decoded and the extra "vision" is missing.
+        If images must be decoded and the extra "images" is missing.
 
     Warns
     -----

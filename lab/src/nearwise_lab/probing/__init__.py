@@ -5,6 +5,7 @@ from nearwise_lab.probing.data import LabeledImages, ProbeData, probe_data, with
 from nearwise_lab.probing.encoders import (
     EmbedderEncoder,
     Patches,
+    PhotographEncoder,
     Pixels,
     RandomInit,
     SparsePoints,
@@ -20,6 +21,7 @@ __all__ = [
     "EmbedderEncoder",
     "LabeledImages",
     "Patches",
+    "PhotographEncoder",
     "Pixels",
     "ProbeData",
     "RandomInit",

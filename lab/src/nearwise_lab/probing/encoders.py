@@ -1,12 +1,12 @@
 """Encoders that experiments compare: pixels, patches, untrained weights, trained models."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from nearwise.nn import ImageEmbedder
+from nearwise.nn import ImageEmbedder, lite0
 from nearwise.probes.encoders import Encoder, in_channels, module_fingerprint, seen_only
 from nearwise_lab.nn.pixel_scale import PixelScale
 from nearwise_lab.nn.vit import VisionTransformer
@@ -211,3 +211,19 @@ class EmbedderEncoder(nn.Module):
         pixels = (255 * seen_only(x, context)).round().to(torch.uint8)
         keys: Tensor = self.embedder(pixels, None)
         return keys[:, None]
+
+
+class PhotographEncoder(nn.Module):
+    """EfficientNet-Lite0 of the extra "images": the 4 x 4 cells of its last map as tokens."""
+
+    ordered, num_tokens, token_dim = True, lite0.N_TOKENS, lite0.WIDTH
+    config: ClassVar = {"sha256": lite0.SHA256}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = lite0.lite0()
+
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Tokens (B, 16, 1280) of images in [0, 1]; pixels outside the context are black."""
+        last: Tensor = self.network(seen_only(x, context))
+        return last.flatten(2).transpose(1, 2)

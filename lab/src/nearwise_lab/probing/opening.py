@@ -13,16 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.memory.store import MANIFEST
+from nearwise.nn.lite0 import NAME as LITE0
+from nearwise.nn.lite0 import EfficientNetLite0
 from nearwise.probes import Encoder, FunctionEncoder, TransformersEncoder
 from nearwise_lab.data.trained_on import kept_digests
 from nearwise_lab.nn.field import PRESETS, PerceiverAutoencoder, make_perceiver
 from nearwise_lab.nn.field.config import WEIGHTS
-from nearwise_lab.probing.encoders import EmbedderEncoder, Patches, Pixels, RandomInit, SparsePoints
+from nearwise_lab.probing.encoders import (
+    EmbedderEncoder,
+    Patches,
+    PhotographEncoder,
+    Pixels,
+    RandomInit,
+    SparsePoints,
+)
 from nearwise_lab.probing.stored import StoredFeatures
 
 KNOWN = (
-    "pixels, patches:SIZE, points, random:PRESET, hf:NAME[@REVISION], the folder of a model that "
-    "transformers or nearwise saved, an npy or npz file of features, or MODULE:FUNCTION"
+    "pixels, patches:SIZE, points, random:PRESET, efficientnet-lite0, hf:NAME[@REVISION], the "
+    "folder of a model that transformers or nearwise saved, an npy or npz file of features, or "
+    "MODULE:FUNCTION"
 )
 
 
@@ -35,12 +45,13 @@ def open_encoder(
     ----------
     text : str
         "pixels"; "patches:4"; "points"; "random:digits" (or another preset of the neural field,
-        with untrained weights); "hf:NAME" or "hf:NAME@REVISION"; the folder of a transformers
-        model, of a trained `PerceiverAutoencoder`, of a classifier fitted on images, or one that an
-        installed package offers by an entry point of the group ``nearwise.encoders`` (the lab: a
-        run of ``nearwise vit train``); an npy or npz file with a row of features for each row of
-        the data set; or "package.module:name", an encoder, or a function of images (see
-        `FunctionEncoder`), or a function without arguments that makes one of them.
+        with untrained weights); "efficientnet-lite0" (extra "images"); "hf:NAME" or
+        "hf:NAME@REVISION"; the folder of a transformers model, of a trained `PerceiverAutoencoder`,
+        of a classifier fitted on images, or one that an installed package offers by an entry point
+        of the group ``nearwise.encoders`` (the lab: a run of ``nearwise vit train``); an npy or npz
+        file with a row of features for each row of the data set; or "package.module:name", an
+        encoder, or a function of images (see `FunctionEncoder`), or a function without arguments
+        that makes one of them.
     image_size : (int, int)
         Height and width of the images to come.
     channels : int
@@ -68,6 +79,8 @@ def open_encoder(
             raise ValueError(f"Encoder {text!r} names none of the presets {known}.")
         make = partial(make_perceiver, rest, image_size=image_size, channels=channels)
         return RandomInit(make, seed)
+    if text == LITE0:
+        return PhotographEncoder()
     if kind == "hf":
         return TransformersEncoder(rest)
     if path.is_dir():
@@ -93,6 +106,8 @@ def _from_folder(folder: Path) -> Encoder:
 
         row_models = AttnKNNClassifier.load(folder)._predictor.row_models
         for network in row_models.networks:
+            if isinstance(network, EfficientNetLite0):
+                return PhotographEncoder()
             if isinstance(network.embedder, ImageEmbedder):
                 return EmbedderEncoder(network.embedder)
         raise ValueError(

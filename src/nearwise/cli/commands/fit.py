@@ -61,7 +61,8 @@ def fit(
         Literal["default", "instant"] | None,
         typer.Option(
             help="default: a base, and attention pretrained on other tables and trained further "
-            "here. instant: one base model and the pretrained attention as it is (tables only)."
+            "here. instant: one base model and the pretrained attention as it is, for tables and "
+            "for images that are embedded without training."
         ),
     ] = None,
     estimator: Annotated[
@@ -75,9 +76,10 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Network to train. Tables: auto, identity (none), table (an embedding to search), "
-            "deep (an MLP that may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
-            "resnet-small, resnet18, resnet50, hf:NAME\\[@REVISION], or the folder of a model.",
+            help="Network to train or take. Tables: auto, identity (none), table (an embedding to "
+            "search), deep (an MLP that may join the base). Images: auto, efficientnet-lite0 "
+            "(pretrained), fast-cnn, fast-cnn-wide, resnet-small, resnet18, resnet50, "
+            "hf:NAME\\[@REVISION], or the folder of a model.",
         ),
     ] = None,
     epochs: Annotated[
@@ -141,6 +143,7 @@ def fit(
 
     For images DATA is a folder with one folder per class. If it has a folder "train" beside "test"
     or "val", the model learns from "train" only. The others are left for 'nearwise evaluate'.
+    Images above 64 pixels are embedded by the network of the extra "images", which is not trained.
 
     Checkpoints of the training are in MODEL.checkpoint until the model is saved. With --resume, a
     killed fit continues from there. Ctrl-C while networks, the base or the attention are trained

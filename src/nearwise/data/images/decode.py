@@ -272,7 +272,7 @@ def _import_pillow() -> None:
         import PIL.Image  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            'reading image files needs the extra "vision": pip install nearwise[vision]'
+            'reading image files needs the extra "images": pip install nearwise[images]'
         ) from error
 
 
@@ -391,7 +391,7 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
         raise ValueError(
             f"Images differ in size (height x width): {name_a} is {a.size[0]} x {a.size[1]}, "
             f"{name_b} is {b.size[0]} x {b.size[1]}. Pass image_size=(height, width) or one side "
-            "(--image-size 64, or --resize to the size of a model) to bring all to one size."
+            "(--image-size 128, or --resize to the size of a model) to bring all to one size."
         )
 
 

@@ -70,7 +70,7 @@ def load_image_folder(
         If there is no class folder, one is empty, symbolic links put one image into two, an image
         is damaged and `skip_damaged` is not set, or images are not alike; names the file or folder.
     ImportError
-        If the extra "vision" is missing.
+        If the extra "images" is missing.
 
     Warns
     -----

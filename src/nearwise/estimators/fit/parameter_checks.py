@@ -11,11 +11,13 @@ import pandas as pd
 from nearwise.estimators.fit.base import Candidate, given_candidate
 from nearwise.estimators.fit.embedding import TABLE_EMBEDDERS
 from nearwise.estimators.fit.problem import FEWEST_HELD_OUT, MOST_FOLDS, FitSettings, Fold
+from nearwise.estimators.inputs.images import image_embedder
 from nearwise.estimators.model.class_prior import check_class_prior
 from nearwise.estimators.settings import Preset, Settings, check_count
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
+from nearwise.nn.lite0 import NAME as LITE0
 
 _HELD_OUT = 0.1  # share of a hold-out split by "auto"; more with few rows
 _MOST_HELD_OUT = 0.5  # largest share, so that enough rows stay in the memory
@@ -26,7 +28,7 @@ _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "cv")
 # Allowed parameters of preset "instant", which trains nothing, and settings without use in it.
 _OF_INSTANT: dict[str, tuple[Any, ...]] = {
     "estimator": ("auto", None),
-    "embedder": ("auto", "identity"),
+    "embedder": ("auto", "identity", LITE0),
     "cv": ("auto", None),
 }
 _UNUSED_BY_INSTANT = ("head", "train", "max_per_class")
@@ -43,13 +45,14 @@ def check_settings(
     seed: int,
     *,
     n_views: int = 1,
-    images: bool = False,
+    image_size: Sequence[int] | None = None,
     folds: Sequence[Fold] = (),
     given: Callable[[Any], Candidate] = given_candidate,
 ) -> FitSettings:
     """Check every parameter against the training rows, and resolve "auto".
 
-    `folds` come from a splitter (`given_folds`); `given` raises ValueError for an unusable base.
+    `image_size` is height and width of images, None for a table. `folds` come from a splitter
+    (`given_folds`); `given` raises ValueError for an unusable base.
     """
     for name, allowed in _CHOICES.items():
         value = getattr(params, name)
@@ -69,7 +72,11 @@ def check_settings(
         raise ValueError(f'estimator={base!r} is not known. Use "auto", None or {own}.')
     if base is not None and not isinstance(base, str):
         given(base)
-    _check_embedder(settings, images)
+    _check_embedder(settings, image_size is not None)
+    if image_size is not None:
+        settings = settings.changed(embedder=image_embedder(settings, image_size))
+    images = image_size is not None and settings.embedder != LITE0  # a network is trained
+    n_views += 0 if images else len(settings.tta)
     if params.preset == "instant":
         _check_instant(params, settings, n_views, images)
     cv = _check_cv(params, folds, n_rows, n_classes, n_views, images)
@@ -94,7 +101,9 @@ def _check_instant(params: Any, settings: Settings, n_views: int, images: bool) 
     if images or n_views > 1:
         raise ValueError(
             'preset="instant" is for tables and ready embeddings in one view: images need a '
-            "network, and views need rows held out. Use another preset, or embed images first."
+            "network, and views need rows held out. Use another preset, or embed images first. "
+            'Images above 64 pixels are embedded with the extra "images": pip install '
+            "nearwise[images]."
         )
     for name, allowed in _OF_INSTANT.items():
         value = settings.embedder if name == "embedder" else getattr(params, name)
@@ -130,8 +139,13 @@ def _check_embedder(settings: Settings, images: bool) -> None:
     if images and name in TABLE_EMBEDDERS[1:]:
         raise ValueError(
             f"embedder={name!r} is for tables and ready embeddings, but X holds images. Use "
-            '"auto", "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", '
-            '"hf:NAME" or the folder of a model.'
+            f'"auto", "{LITE0}", "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", '
+            '"resnet-small", "hf:NAME" or the folder of a model.'
+        )
+    if images and name == LITE0 and settings.embedder_options:
+        raise ValueError(
+            f"embedder_options={settings.embedder_options!r} are for a network to train, and "
+            f"{LITE0!r} is never trained. Leave them out, or take another embedder."
         )
     if not images and name not in TABLE_EMBEDDERS:
         options = ", ".join(map(repr, TABLE_EMBEDDERS))

@@ -45,6 +45,7 @@ from nearwise.estimators.fit.networks import (
     training_settings,
 )
 from nearwise.estimators.fit.parameter_checks import check_held_out
+from nearwise.estimators.fit.photographs import fit_photographs
 from nearwise.estimators.fit.planned_steps import (
     KEY_SPACE,
     Phases,
@@ -93,6 +94,7 @@ from nearwise.estimators.model.row_models import (
 from nearwise.estimators.progress import Progress
 from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, shared_head
+from nearwise.nn.lite0 import NAME as LITE0
 from nearwise.training import HeadRows
 
 FEWEST = 32  # with fewer rows, training on the table makes predictions overconfident
@@ -108,6 +110,8 @@ _WORTH = 0.05  # least relative fall of the NLL by neighbors, and by a trained k
 
 def fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> ClassPredictor:
     """Fit a classifier, cross-fitted or with a hold-out split as in the settings."""
+    if settings.embedder == LITE0:
+        return fit_photographs(problem, settings, progress, fit_problem)
     if isinstance(share := settings.cv, float):
         check_held_out(len(problem.labels), problem.n_classes, share)
         fold = problem.without_copies(settings.folds) or [

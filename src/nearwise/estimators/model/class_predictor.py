@@ -18,7 +18,7 @@ from nearwise.estimators.model.log_linear_pool import (
     merge_answers,
     shrink,
 )
-from nearwise.estimators.model.memory_views import BASE, OPINION, Retrieval
+from nearwise.estimators.model.memory_views import BASE, EMBEDDED, OPINION, Retrieval
 from nearwise.estimators.model.predictor import Predictor
 from nearwise.estimators.model.row_models import (
     KeyedRows,
@@ -183,7 +183,7 @@ class ClassPredictor(Predictor):
         keys : dict of str to Tensor of shape (n, width)
             In every key space of the bank.
         columns : dict of str to Tensor
-            BASE and OPINION, if the bank has them.
+            BASE, OPINION and EMBEDDED, if the bank has them.
         """
         keyed = average_views([self.row_models(rows) for rows in views]).cpu()
         columns: dict[str, Tensor] = {}
@@ -192,6 +192,8 @@ class ClassPredictor(Predictor):
             columns[BASE] = keyed.base_log_proba
         if OPINION in self.views.bank.columns:
             columns[OPINION] = keyed.keys[OPINION]
+        if EMBEDDED in self.views.bank.columns:
+            columns[EMBEDDED] = keyed.keys[EMBEDDED]
         return {name: keyed.keys[name] for name in self.views.bank.keys}, columns
 
     # --- predictions ----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ FOLD = "fold"  # int64 (n,): -1 if base or keys were trained on the row's label,
 FINDABLE = "findable"  # bool (n,): whether searches return the row; others are only predicted
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): out-of-bag forest log-probabilities, compared by a pretrained head
+EMBEDDED = "embedded"  # float32 (n, 1280): features of photographs, for a refit
 GROUP = "group"  # int64 (n,): rows of a group, such as a patient's, are left out together
 COPIES = "copies"  # int64 (n,): group numbers if the groups are sets of equal rows
 GROUPED = (GROUP, COPIES)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.special import ndtri
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearwise.estimators.fit.base import Base
 from nearwise.estimators.fit.embedding import HEAD, Depths, Embedding
@@ -21,7 +21,6 @@ from nearwise.estimators.inputs.rows import AnyEncoder, AnyRows
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.model.memory_views import OPINION, TEXT, TRAINED
 from nearwise.functional.threads import own_threads
-from nearwise.nn import NeighborNetwork
 
 FeatureMap = Literal["standard", "quantile", "raw", "whitened"]
 FEATURE_MAPS: tuple[FeatureMap, ...] = get_args(FeatureMap)
@@ -172,9 +171,9 @@ class RowModels:
     judges_trained: ClassVar[bool] = False
 
     @property
-    def networks(self) -> list[NeighborNetwork]:
+    def networks(self) -> list[nn.Module]:
         """The networks of the embedding."""
-        return [] if self.embedding is None else self.embedding.networks
+        return [] if self.embedding is None else [*self.embedding.networks]
 
     @property
     def has_base(self) -> bool:

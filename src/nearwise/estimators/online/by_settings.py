@@ -12,7 +12,7 @@ from nearwise.estimators.inputs.labels import check_weight
 from nearwise.estimators.inputs.rows import Rows, Source
 from nearwise.estimators.model.class_prior import check_class_prior
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
-from nearwise.estimators.model.memory_views import GROUP
+from nearwise.estimators.model.memory_views import EMBEDDED, GROUP
 from nearwise.estimators.online import changes, number_changes
 from nearwise.estimators.online.changes import Bound, Fitted, NewRows, groups_of_new
 from nearwise.estimators.online.judging import judged_again
@@ -88,6 +88,7 @@ def fit_again(params: Any, model: Fitted) -> Fitted:
     encoded = encoder.learn(model.rows, params.columns, before)
     problem = Problem(encoder, encoded, model.codes, own, bank.n_classes, ids=bank.ids)
     problem.targets = model.numbers
+    problem.embedded = bank.columns.get(EMBEDDED)
     given = bank.columns.get(GROUP)
     problem.group(
         None if given is None else given.numpy(), copies=model.predictor.views.label_model.as_given
@@ -109,6 +110,7 @@ def fit_again(params: Any, model: Fitted) -> Fitted:
 def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
     """Check the settings for a refit; `n_neighbors` may exceed the number of rows."""
     bank, n_rows = model.bank, len(model.bank)
+    encoder: Any = model.predictor.encoder
     if isinstance(params.n_neighbors, int | np.integer):
         n_rows = max(n_rows, int(params.n_neighbors) + 1)
     n_classes = bank.n_classes
@@ -120,7 +122,7 @@ def settings_of_refresh(params: Any, model: FittedModel) -> FitSettings:
         n_classes,
         model.stream.seed,
         n_views=model.predictor.n_views,
-        images=model.predictor.encoder.kind == "images",
+        image_size=encoder.size if encoder.kind == "images" else None,
         folds=given_folds(
             params.cv,
             model.rows,

@@ -15,12 +15,14 @@ from nearwise.estimators.fit.embedding import Embedding
 from nearwise.estimators.inputs.images import ImageEncoder
 from nearwise.estimators.inputs.labels import label_list
 from nearwise.estimators.inputs.rows import KnownColumns
+from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.model.class_predictor import ClassPredictor, JudgedRows, Judgement
 from nearwise.estimators.model.class_prior import ClassCorrection
 from nearwise.estimators.model.fitted_model import FittedClassifier
 from nearwise.estimators.model.label_model import LabelModel
 from nearwise.estimators.model.log_linear_pool import Acceptance, Calibration, Merge
 from nearwise.estimators.model.memory_views import BASE, FOLD, OPINION, MemoryViews, SpaceSpec
+from nearwise.estimators.model.photographs import PhotographModels
 from nearwise.estimators.model.row_models import (
     ImageNetworks,
     RowModels,
@@ -45,7 +47,7 @@ from nearwise.estimators.storage.stored_parts import (
     unpack_table,
 )
 from nearwise.memory import Folder, MemoryBank, StoreError
-from nearwise.nn import PretrainedNeighborHead, build_network, network_config
+from nearwise.nn import PretrainedNeighborHead, build_network, lite0, network_config
 
 KIND = "attention k-NN classifier"
 OLDEST = 3  # oldest format version that still opens
@@ -124,15 +126,21 @@ def _pack_row_models(
     meta: dict[str, Any],
     blobs: dict[str, bytes],
 ) -> None:
-    if predictor.row_models.embedding is not None:
-        _pack_embedding(predictor.row_models.embedding, tensors, meta)
-    if predictor.encoder.kind == "images":
-        networks = cast(ImageNetworks, predictor.row_models)
-        _pack_stages(networks, tensors, meta)
-        meta["use_head"] = networks.use_head
+    models: Any = predictor.row_models
+    if models.embedding is not None:
+        _pack_embedding(models.embedding, tensors, meta)
+    if isinstance(models, ImageNetworks):
+        _pack_stages(models, tensors, meta)
+        meta["use_head"] = models.use_head
         return
-    models = cast(TableModels, predictor.row_models)
-    meta |= pack_table(models, tensors)
+    if isinstance(models, PhotographModels):
+        models = models.table
+        of_table = pack_table(models, tensors)
+        known = {"embedder": lite0.NAME, "sha256": lite0.SHA256}
+        meta["photographs"] = known | {"encoder": of_table.pop("encoder")}
+        meta |= of_table
+    else:
+        meta |= pack_table(cast(TableModels, models), tensors)
     if models.base is not None:
         candidates = [pack_candidate(one, tensors, blobs) for one in models.base.candidates]
         meta["base"] = {
@@ -177,10 +185,10 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> ClassPredictor:
         label_model = noisy_labels.label_model_from_state(
             meta["label_model"], found, meta["choice"], len(prior)
         )
-    images = meta.get("stages") is not None
+    images = meta.get("stages") is not None or meta.get("photographs") is not None
     encoder: Any = ImageEncoder.from_json(meta["encoder"]) if images else unpack_encoder(folder)
     views = MemoryViews(
-        encoder.n_columns,
+        encoder.n_columns if meta.get("photographs") is None else lite0.WIDTH,
         bank,
         [SpaceSpec(**spec) for spec in meta["specs"]],
         meta["index"],
@@ -213,10 +221,26 @@ def _unpack_row_models(
     if meta.get("stages") is not None:
         assert embedding is not None  # guaranteed by check_json
         return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
+    photographs = meta.get("photographs")
+    if photographs is not None:
+        backbone, images = _unpack_backbone(photographs), encoder
+        encoder = TableEncoder.from_json(photographs["encoder"])
     features, texts = unpack_table(folder, encoder)
     base = _unpack_base(folder, trusted, label_model)
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
-    return TableModels(encoder, features, base, embedding, shows_opinion, texts=texts)
+    table = TableModels(encoder, features, base, embedding, shows_opinion, texts=texts)
+    return table if photographs is None else PhotographModels(images, backbone, table)
+
+
+def _unpack_backbone(described: dict[str, Any]) -> lite0.EfficientNetLite0:
+    """Network of a model of photographs; ImportError without the package of its weights."""
+    with part_of_folder("photographs"):
+        if described["sha256"] != lite0.SHA256:
+            raise ValueError(
+                f"the model embeds images by weights with the SHA-256 {described['sha256']}, and "
+                f"this version of nearwise has those with {lite0.SHA256}. Fit the model again"
+            )
+        return lite0.lite0()
 
 
 def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:

@@ -16,6 +16,7 @@ from nearwise.data.tables.spellings import Decimal
 from nearwise.estimators.inputs.columns import Use
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
+from nearwise.nn import lite0
 from nearwise.training import Augmentation, HeadConfig, TrainConfig
 from nearwise.warn import warn_user
 
@@ -233,6 +234,14 @@ class StoredStage(Part):
     features: StoredFeatures
 
 
+class StoredPhotographs(Part):
+    """Schema of `PhotographModels`: name and hash of its network, and the encoder of features."""
+
+    embedder: Literal["efficientnet-lite0"]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    encoder: StoredTable
+
+
 class StoredCandidate(Part):
     """Schema of `Candidate`; `kind` is an array model, or "skops" for any other classifier."""
 
@@ -325,6 +334,7 @@ class StoredModel(StoredCommon):
     of_fit: StoredJudgement | None = None
     use_head: bool = True
     stages: list[dict[str, StoredStage]] | None = None
+    photographs: StoredPhotographs | None = None
     features: StoredFeatures | None = None
     texts: StoredStage | None = None
     embedding: StoredEmbedding | None = None
@@ -464,6 +474,13 @@ def _check_lengths(model: StoredModel) -> None:
     _check_common(model)
     names = [spec.name for spec in model.specs]
     is_image = isinstance(model.encoder, StoredImages)
+    if model.photographs is not None:
+        if not is_image:
+            raise ValueError("photographs: not for a table")
+        _check_table("photographs.encoder", model.photographs.encoder)
+        if len(model.photographs.encoder.columns) != lite0.WIDTH:
+            raise ValueError(f"photographs.encoder: not {lite0.WIDTH} columns")
+        is_image = False  # what follows is about networks trained on images
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
     if ("text" in names) != (model.texts is not None):

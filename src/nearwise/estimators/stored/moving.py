@@ -15,6 +15,7 @@ from nearwise.estimators.inputs.labels import label_list
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedRegressor
 from nearwise.estimators.model.memory_views import (
     BASE,
+    EMBEDDED,
     FINDABLE,
     FITTED,
     FOLD,
@@ -48,6 +49,7 @@ _NOT_KEPT = (
     FINDABLE,
     FITTED,
     BASE,
+    EMBEDDED,
     *GROUPED,
 )  # columns used only in predictions of remembered rows
 _BATCH_BYTES = 2**28  # bytes of rows per written batch

@@ -5,6 +5,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nearwise.data import Dataset
 from nearwise.names import did_you_mean
 from nearwise.training import TrainConfig
@@ -93,7 +95,8 @@ def check_parameters(parameters: Mapping[str, Any], dataset: Dataset) -> None:
     from nearwise.estimators.fit.parameter_checks import check_settings
 
     size = len(dataset), len(dataset.classes)
-    check_settings(make_classifier(parameters), *size, seed=0, images=dataset.kind == "images")
+    image_size = np.shape(dataset.X)[1:3] if dataset.kind == "images" else None
+    check_settings(make_classifier(parameters), *size, seed=0, image_size=image_size)
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,8 +14,10 @@ in five folds of the remembered images. Wall and CPU seconds, two threads; other
 beside, as the load in the record says.
 """
 
+import atexit
 import io
 import os
+import shutil
 import tempfile
 import time
 import warnings
@@ -52,6 +54,7 @@ def written(root: Path, part: str, n: int) -> list[Path]:
     shards = sorted((root / "cifar10").rglob(f"*{part}*.parquet"))
     rows = pd.concat(map(pd.read_parquet, shards), ignore_index=True).head(n)
     folder, files = Path(tempfile.mkdtemp(prefix=f"photographs-{part}-")), []
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for at, (image, label) in enumerate(zip(rows["img"], rows["label"], strict=True)):
         file = folder / CLASSES[label] / f"{at:05}.png"
         file.parent.mkdir(exist_ok=True)
@@ -64,6 +67,7 @@ def written(root: Path, part: str, n: int) -> list[Path]:
 def drawn(root: Path, n: int, seed: int) -> Path:
     """Folder with links to some of the training images."""
     files, folder = written(root, "train", N_DRAWN_FROM), Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for at in np.random.default_rng(seed).permutation(N_DRAWN_FROM)[:n]:
         link = folder / files[at].parent.name / files[at].name
         link.parent.mkdir(exist_ok=True)

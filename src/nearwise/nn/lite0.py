@@ -67,14 +67,15 @@ class EfficientNetLite0(nn.Module):
     def features(self, images: Tensor, report: Callable[[int], None] | None = None) -> Tensor:
         """Return features (n, 1280) of uint8 images (n, c, h, w), float32 on the CPU.
 
-        `report` gets the number of images done so far.
+        They are means over the last map and over each image and its mirror image. `report` gets the number of images done so far.
         """
         device = self.head.weight.device
         size = max(1, _PIXELS.get(device.type, _PIXELS["cuda"]) // SIDE**2)
         found = torch.empty(len(images), WIDTH)
         for start in range(0, len(images), size):
             some = images[start : start + size].to(device, torch.float32) / 255
-            found[start : start + size] = self(some).mean(dim=(2, 3)).cpu()
+            both = self(some) + self(some.flip(3))
+            found[start : start + size] = both.mean(dim=(2, 3)).cpu() / 2
             if report is not None:
                 report(min(start + size, len(images)))
         return found

@@ -39,6 +39,12 @@ def slow_features(state, images):
     return layer(x, "_conv_head", "_bn1").mean(dim=(2, 3))
 
 
+def with_mirror(images):
+    """Mean features of images and their mirror images."""
+    state = random_state()
+    return (slow_features(state, images) + slow_features(state, images.flip(3))) / 2
+
+
 def photographs(n, height=128, width=128, channels=3):
     generator = torch.Generator().manual_seed(0)
     small = torch.rand(n, channels, 8, 8, generator=generator)
@@ -57,7 +63,7 @@ def test_the_features_are_those_of_the_layers_written_out(network):
     found = network.features(images, done.append)
     assert found.shape == (20, lite0.WIDTH) and found.dtype == torch.float32
     assert found.std(dim=0).max() > 0.01
-    torch.testing.assert_close(found, slow_features(random_state(), images), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found, with_mirror(images), rtol=1e-3, atol=1e-4)
     assert done == [16, 20]
 
 
@@ -67,8 +73,15 @@ def test_images_of_any_size_are_brought_to_128_pixels(network, sides):
     assert network(images / 255).shape == (2, lite0.WIDTH, 4, 4)
     shrinks = max(sides) > 128
     resized = F.interpolate(images / 255, size=128, mode="bicubic", antialias=shrinks).clamp(0, 1)
-    expected = slow_features(random_state(), 255 * resized)
+    expected = with_mirror(255 * resized)
     torch.testing.assert_close(network.features(images), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_mirror_image_has_the_features_of_the_image(network):
+    images = photographs(3)
+    torch.testing.assert_close(
+        network.features(images.flip(3)), network.features(images), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_grey_image_is_an_image_of_three_equal_channels(network):

@@ -67,7 +67,8 @@ class EfficientNetLite0(nn.Module):
     def features(self, images: Tensor, report: Callable[[int], None] | None = None) -> Tensor:
         """Return features (n, 1280) of uint8 images (n, c, h, w), float32 on the CPU.
 
-        They are means over the last map and over each image and its mirror image. `report` gets the number of images done so far.
+        They are means over the last map and over each image and its mirror image. `report` gets the
+        number of images done so far.
         """
         device = self.head.weight.device
         size = max(1, _PIXELS.get(device.type, _PIXELS["cuda"]) // SIDE**2)

@@ -107,6 +107,8 @@ def test_targets_of_new_rows_are_matched_by_name():
         model.add(X[TEST], TABLE[TEST][NAMES[:2]])
     with pytest.raises(ValueError, match="3 targets"):
         model.add(X[TEST], Y[TEST, 0])
+    with pytest.raises(ValueError, match="MultiLabelBinarizer"):
+        model.add(X[:2], [["a"], ["b", "c"]])
 
 
 def test_a_saved_model_comes_back_with_every_target(fitted, tmp_path):
@@ -215,6 +217,7 @@ def test_what_a_model_of_one_target_has_is_found_in_its_estimators(fitted):
     assert (pickle.loads(pickle.dumps(fitted)).predict(X) == fitted.predict(X)).all()
     assert [len(one) for one in fitted.explain(X[:2])] == [2, 2, 2]
     assert fitted.novelty_p_value(X[:4])[0].shape == (4,)
+    assert "AttnKNNClassifier" in fitted._repr_html_()
 
 
 def test_every_fold_has_rows_of_every_label():

@@ -685,8 +685,8 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             def learn(one: Self, target: Any, known: Any) -> None:
                 one.partial_fit(source._replace(y=target), classes=known, **rest)
 
-            partial_fit_each(self, source.y, classes, learn)
-            return self
+            with self._lock:
+                return partial_fit_each(self, source.y, classes, learn)
         with self._lock:
             if hasattr(self, "fitted_"):
                 declare = partial(changes.with_declared, classes=classes, y=source.y)

@@ -106,7 +106,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
     def _html_repr(self) -> str:
         """scikit-learn's diagram; below it, what a fitted model remembers."""
         diagram = str(estimator_html_repr(self))
-        if not self.__sklearn_is_fitted__():
+        if not self.__sklearn_is_fitted__() or has_several(self):
             return diagram
         from nearwise.html import notebook
 
@@ -140,7 +140,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
         if targets is None:
             model = self._fit_model(given, rows, columns, sample_weight)
         else:
-            model = fit_each(self, given, targets, rows, columns, sample_weight)
+            model = fit_each(self, self._fit_model, given, targets, rows, columns, sample_weight)
         with self._lock:  # known folders no longer belong to the model's lineage
             before = self.fitted_.folders if hasattr(self, "fitted_") else {}
             folders = {key: state._replace(fitted_anew=True) for key, state in before.items()}

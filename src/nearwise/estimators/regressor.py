@@ -547,8 +547,8 @@ class AttnKNNRegressor(RegressorMixin, NeighborEstimator[FittedRegressor]):
             def learn(one: Self, target: Any, _: Any) -> None:
                 one.partial_fit(X, target, sample_weight, groups=groups, show=show)
 
-            partial_fit_each(self, y, None, learn)
-            return self
+            with self._lock:
+                return partial_fit_each(self, y, None, learn)
         if not hasattr(self, "fitted_"):
             return self.fit(X, y, sample_weight, groups=groups, show=show)
         with self._lock:

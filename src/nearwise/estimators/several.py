@@ -24,20 +24,24 @@ from nearwise.estimators.settings import Settings
 
 def fit_each(
     estimator: Any,
+    fit: Callable[..., FittedModel],
     source: Source,
     targets: Sequence[pd.Series],
     rows: Rows,
     columns: Any,
     sample_weight: Any,
 ) -> FittedTargets:
-    """Fit a model to each target; ValueError names the target that cannot be fitted."""
+    """Fit a model to each target; ValueError names the target that cannot be fitted.
+
+    `fit` takes rows with one target, and what the fits share.
+    """
     _refuse_capacity(estimator)
     beside, models = _beside(estimator, targets, len(rows)), []
     for number, target in enumerate(targets):
         one = source._replace(y=target), rows, columns, sample_weight
         at = f"{target.name} ({number + 1} of {len(targets)})"
         with of_target(target.name), naming_steps(at):
-            models.append(estimator._fit_model(*one, beside.at(number)))
+            models.append(fit(*one, beside.at(number)))
     return FittedTargets([str(target.name) for target in targets], models)
 
 
@@ -142,7 +146,7 @@ def _called(
     given = inspect.signature(method).bind(whole, *args, **options).arguments
     given.pop("self")
     names, y = whole.fitted_.names, given.get("y")
-    targets = None if y is None or np.ndim(y) == 0 else matched(y, names)
+    targets = None if y is None or np.isscalar(y) else matched(y, names)
     results = []
     for number, (one, name) in enumerate(zip(each, names, strict=True)):
         own = given if targets is None else given | {"y": targets[number]}
@@ -154,21 +158,21 @@ def _called(
 def partial_fit_each(estimator: Any, y: Any, classes: Any, learn: Callable[..., Any]) -> Any:
     """Learn a batch target by target; with an error in one of them no model changes.
 
-    `learn` takes the estimator of one target, its labels and its declared classes or None.
+    `learn` takes the estimator of one target, its labels and its declared classes or None. The
+    caller holds the lock.
     """
-    with estimator._lock:
-        if has_several(estimator):
-            names, each = estimator.fitted_.names, estimators_of(estimator)
-        else:
-            names = [str(one.name) for one in several_targets(y) or ()]
-            each = [copy.copy(estimator) for _ in names]
-        if classes is not None and len(classes) != len(names):
-            raise ValueError(
-                f"classes lists the classes of {len(classes)} targets, and there are {len(names)}. "
-                "Give one array of classes per target."
-            )
-        for number, target in enumerate(matched(y, names)):
-            with of_target(names[number]):
-                learn(each[number], target, None if classes is None else classes[number])
-        estimator.fitted_ = FittedTargets(names, [one.fitted_ for one in each])
+    if has_several(estimator):
+        names, each = estimator.fitted_.names, estimators_of(estimator)
+    else:
+        names = [str(one.name) for one in several_targets(y) or ()]
+        each = [copy.copy(estimator) for _ in names]
+    if classes is not None and len(classes) != len(names):
+        raise ValueError(
+            f"classes lists the classes of {len(classes)} targets, and there are {len(names)}. "
+            "Give one array of classes per target."
+        )
+    for number, target in enumerate(matched(y, names)):
+        with of_target(names[number]):
+            learn(each[number], target, None if classes is None else classes[number])
+    estimator.fitted_ = FittedTargets(names, [one.fitted_ for one in each])
     return estimator

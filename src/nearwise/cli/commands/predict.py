@@ -143,13 +143,13 @@ def predict(
     if holds_targets(model):
         names, one = learned.target_names_, learned.estimators_[0]
         copied, features = read_to_predict(one, model, data, copy or [], reading, others=names)
-        asked: dict[str, Any] = {
+        wanted: dict[str, Any] = {
             "proba": proba,
             "output": output,
             "quantiles": quantiles,
             "explain": explain,
         }
-        columns = predicted_columns(learned, model, features, trust_options, **asked)
+        columns = predicted_columns(learned, model, features, trust_options, **wanted)
         _write(beside(copied, pd.DataFrame(columns)), out, form, quiet=quiet)
         return
     copied, features = read_to_predict(learned, model, data, copy or [], reading)

@@ -70,8 +70,8 @@ class TextEmbedder:
                 f"An embedder of texts returned {found.dtype} of shape {found.shape} for "
                 f"{len(distinct)} texts. It must return finite numbers of shape (n_texts, width)."
             )
-        place = {text: at for at, text in enumerate(distinct)}
-        vectors: np.ndarray = found[[place[text] for text in texts]].astype(np.float64)
+        position = {text: at for at, text in enumerate(distinct)}
+        vectors: np.ndarray = found[[position[text] for text in texts]].astype(np.float64)
         return vectors
 
 

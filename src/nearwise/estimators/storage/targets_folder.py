@@ -107,7 +107,7 @@ def save_targets(model: Any, folder: str | os.PathLike[str], *, overwrite: bool)
 def load_targets(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
     """Load an estimator of class `kind` from a folder of `save_targets`.
 
-    Warns if a change of the rows was interrupted between two targets.
+    Warns if the models do not remember the same rows.
     """
     found = target_folders(folder)
     each = [kind.load(path, trusted=trusted) for path in found.values()]
@@ -118,8 +118,8 @@ def load_targets(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[st
         most = max(len(one.bank) for one in models)
         behind = [n for n, one in zip(found, models, strict=True) if len(one.bank) < most]
         warn_user(
-            f"The models in {folder} do not remember the same rows: a change was interrupted. "
-            f"Repeat it ({listed(behind or list(found))} lack it)."
+            f"The models in {folder} do not remember the same rows: a change was interrupted, or "
+            f"made in one of them. Make it in all ({listed(behind or list(found))} lack it)."
         )
     return whole
 

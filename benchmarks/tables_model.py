@@ -157,6 +157,21 @@ def texts() -> list[str]:
                           "fit, CPU s": "fit", "one row, ms": "one"})  # fmt: skip
 
 
+def labels() -> list[str]:
+    """Methods on several labels per row: means over seeds."""
+    names = {"default": "**default**", "instant": '`preset="instant"`'}
+    rows = [
+        row | {"name": names.get(row["method"], row["method"]), "n": len(row["seeds"])}
+        | {key: cell(row[key]["mean"], 0) for key in ("fit_cpu_seconds", "one_row_ms")}
+        for row in rows_of("labels") if row["seeds"][0] <= 100
+    ]  # fmt: skip
+    return listing(rows, {"rows": "task", "method": "name", "seeds": "n",
+                          "macro Brier": "macro_brier", "NLL per label": "macro_nll",
+                          "mAP": "mean_average_precision", "macro F1": "macro_f1",
+                          "fit, CPU s": "fit_cpu_seconds",
+                          "one row, ms": "one_row_ms"})  # fmt: skip
+
+
 def photographs() -> list[str]:
     """Methods on photographs: means over seeds."""
     names = {"default": "**default**", "instant": '`preset="instant"`',
@@ -451,6 +466,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "model-embeddings": embeddings,
     "model-texts": texts,
     "model-photographs": photographs,
+    "model-labels": labels,
     "model-instant-speed": instant_speed,
     "model-head": head_alone,
     "model-head-gaps": head_gaps,

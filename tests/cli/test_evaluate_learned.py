@@ -166,4 +166,4 @@ def test_few_rows_get_scores_and_no_intervals(nearwise, answers, tmp_path):
     pd.read_csv(answers / "new.csv").head(3).to_csv(tmp_path / "t.csv", index=False)
     numbers, printed = evaluated(nearwise, answers / "model", tmp_path / "t.csv", tmp_path)
     assert numbers["intervals"] == {} and " to 1.0000" not in printed
-    assert "3 rows are too few" in printed and "3 rows are too few" in str(numbers)
+    assert "Too few rows" in printed and "3 rows are too few" in str(numbers)

@@ -148,7 +148,7 @@ def test_a_format_reads_what_is_not_found_by_itself(case):
     [
         ("date:%Y-%d-%m", r"not all values are dates of this format, such as '2018-01-"),
         ("date:%Q", "is not a format"),
-        ("data:%Y", r"Use one of .*, or a format such as 'date:%d-%m-%y'"),
+        ("data:%Y", r"Use one of .*, a format such as 'date:%d-%m-%y'"),
     ],
 )
 def test_a_format_that_does_not_fit_is_refused(wish, message):

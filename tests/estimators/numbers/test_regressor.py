@@ -23,6 +23,7 @@ EXPECTED_FAILURES = {
         "a row of weight 2 is one neighbor with twice the share, not two neighbors among the k, "
         "and repeated rows fall into other folds"
     ),
+    "check_sample_weight_equivalence_on_sparse_data": "the same",
     "check_dataframe_column_names_consistency": (
         "columns in another order are matched by name, not refused"
     ),
@@ -247,7 +248,7 @@ WRONG = [
     (np.r_[np.inf, np.zeros(119)], "infinity or a value too large"),
     (np.r_[1e200, np.zeros(119)], "rescale"),
     (np.array(["a"] * 120), "'a', which is no number"),
-    (np.zeros((120, 2)), "2 columns"),
+    (np.zeros((120, 2, 2)), "one column per target"),
     (np.zeros(5), "120 rows but y has 5"),
     (np.zeros(120, dtype=complex), "Complex data not supported"),
     (np.zeros(120, dtype="datetime64[s]"), "dates"),

@@ -27,8 +27,8 @@ def probe(
         str,
         typer.Argument(
             metavar="ENCODER",
-            help="pixels, patches:4, points, random:PRESET, efficientnet-lite0, "
-            "hf:NAME[@REVISION], a model's folder, a file of features (npy, npz), or "
+            help="pixels, patches:4, points, random:PRESET, efficientnet-lite0 or "
+            "hf:NAME[@REVISION]. Or a model's folder, a file of features (npy, npz), or "
             "MODULE:FUNCTION. Separate several by commas.",
         ),
     ],

@@ -8,6 +8,7 @@ import pytest
 from sklearn.datasets import make_multilabel_classification
 
 from nearwise.cli import several
+from nearwise.cli.rows import rows
 from nearwise.estimators.opening import load_any
 from nearwise.memory import StoreError
 
@@ -93,6 +94,18 @@ def test_a_change_that_was_killed_is_completed_by_the_same_command(nearwise, fol
     assert "180 rows" in nearwise("add", model, folder / "test.csv").err
     sizes = [load_any(path).fitted_.n_remembered for path in several.models_in(model).values()]
     assert sizes == [180] * 3
+
+
+def test_a_table_is_read_once_and_strange_labels_are_named(nearwise, folder, monkeypatch):
+    model, reads = folder / "tags.model", []
+    original = rows.read_frame
+    monkeypatch.setattr(rows, "read_frame", lambda *a, **o: reads.append(a) or original(*a, **o))
+    assert nearwise("evaluate", model, folder / "test.csv").exit_code == 0
+    assert len(reads) == 1
+    strange = pd.read_csv(folder / "test.csv").assign(tag_blue=7)
+    strange.to_csv(folder / "strange.csv", index=False)
+    result = nearwise("evaluate", model, folder / "strange.csv")
+    assert result.exit_code == 2 and "'7'" in result.err
 
 
 def test_numbers_as_several_targets(nearwise, folder, labelled):

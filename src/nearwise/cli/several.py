@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from nearwise.cli.answer_columns import TrustOptions, number_columns
 from nearwise.cli.console import say, typed
-from nearwise.cli.options import ReadOptions, refuse
-from nearwise.cli.outputs import holds_targets
+from nearwise.cli.options import refuse
 from nearwise.cli.rows.frames import named
-from nearwise.cli.rows.rows import Rows, read_for_model
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
+from nearwise.cli.rows.targets import class_positions
 from nearwise.cli.tables import grid, percent
 
 if TYPE_CHECKING:
@@ -42,9 +41,7 @@ def models_in(folder: Path) -> dict[str, Path]:
 
 
 def refuse_targets(folder: Path) -> None:
-    """Raise ValueError for a folder of several targets; each of its models can be named instead."""
-    if not holds_targets(folder):
-        return
+    """Raise ValueError for a folder of several targets that names the models inside."""
     inside = [str(path) for path in models_in(folder).values()]
     more = f" and {len(inside) - _SHOWN} more" if len(inside) > _SHOWN else ""
     raise ValueError(
@@ -109,24 +106,7 @@ def _is_label(classes: "np.ndarray") -> bool:
     return len(classes) == 2 and set(classes.tolist()) <= {0, 1}
 
 
-def labelled_rows(
-    learned: Any, folder: Path, data: str, reading: ReadOptions
-) -> "tuple[Any, pd.DataFrame]":
-    """Read features, and the targets of the rows, one column per target."""
-    import pandas as pd
-
-    columns: list[Any] = []
-    features: Any = None
-    for one, name in zip(learned.estimators_, learned.target_names_, strict=True):
-        others = [other for other in learned.target_names_ if other != name]
-        rows = read_for_model(one, folder, data, name, reading, part="test", others=others)
-        features = rows.X if features is None else features
-        columns.append(rows.y)
-    y = pd.concat(columns, axis=1, join="inner")
-    return features.loc[y.index], y
-
-
-def rows_to_score(learned: Any, features: "pd.DataFrame", data: str) -> "tuple[np.ndarray, str]":
+def rows_to_score(learned: Any, features: Any, data: str) -> "tuple[np.ndarray, str]":
     """Mask of the rows to score, bool (n,), and a sentence about rows that are left out.
 
     Rows that equal training rows are left out, unless rows repeat so often that new ones do, too.
@@ -146,7 +126,7 @@ def rows_to_score(learned: Any, features: "pd.DataFrame", data: str) -> "tuple[n
     return found.new, f"{n_known} of {len(found.new)} rows equal training rows and are left out."
 
 
-def scores_of(learned: Any, features: Any, y: "pd.DataFrame") -> dict[str, Any]:
+def scores_of(learned: Any, features: Any, y: "pd.DataFrame", data: str) -> dict[str, Any]:
     """Scores of every target, and of all labels together; of numbers R2 and CRPS."""
     import numpy as np
 
@@ -165,7 +145,7 @@ def scores_of(learned: Any, features: Any, y: "pd.DataFrame") -> dict[str, Any]:
     )
     present, of_present = [], []
     for name, classes, proba in each:
-        codes = np.searchsorted(classes, y[name].to_numpy())
+        codes = class_positions(y[name], classes, data)
         found["by_target"][name] = evaluate_probabilities(codes, proba)
         if len(classes) == 2:
             found["by_target"][name]["share"] = float((codes == 1).mean())
@@ -206,8 +186,8 @@ def described(learned: Any, folder: Path) -> dict[str, Any]:
     """Facts about a model of several targets: rows, targets, and the folder of each."""
     classes = getattr(learned, "classes_", None)
     targets = {}
-    for at, (name, path) in enumerate(models_in(folder).items()):
-        one = learned.estimators_[at]
+    each = zip(models_in(folder).items(), learned.estimators_, strict=True)
+    for at, ((name, path), one) in enumerate(each):
         held: dict[str, Any] = {"model": str(path)}
         if classes is not None:
             counts = zip(classes[at].tolist(), one.fitted_.rows_per_class, strict=True)
@@ -257,12 +237,3 @@ def change_each(
         made = key or f"{hashlib.sha256(content).hexdigest()[:16]}-{first}"
         changes = [change(live, name, made) for name, live in each.items()]
         return changes, next(iter(each.values())).model.fitted_.n_remembered
-
-
-def rows_of_targets(folder: Path, learned: Any, data: str, reading: ReadOptions) -> dict[str, Rows]:
-    """Rows to add, with the labels of each target."""
-    found = {}
-    for one, name in zip(learned.estimators_, learned.target_names_, strict=True):
-        others = [other for other in learned.target_names_ if other != name]
-        found[name] = read_for_model(one, folder, data, name, reading, part="train", others=others)
-    return found

@@ -13,9 +13,9 @@ from nearwise.cli.models import in_place, new_model, open_model, require_model
 from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_folder, holds_targets, require_data
 from nearwise.cli.rows.parsing import parse_numbers, spelled_numbers
-from nearwise.cli.rows.rows import Rows, read_for_model
+from nearwise.cli.rows.rows import Rows, read_for_model, read_for_targets
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
-from nearwise.cli.several import change_each, rows_of_targets
+from nearwise.cli.several import change_each
 from nearwise.cli.tables import grid, percent
 from nearwise.names import did_you_mean, spelled_alike
 
@@ -421,16 +421,15 @@ def _add_to_each(
     folder: Path, data: str, reading: options.ReadOptions, key: str | None, *, quiet: bool
 ) -> None:
     """Add rows to the model of each target."""
-    import pandas as pd
-
     learned = open_model(folder, several=True)
-    rows = rows_of_targets(folder, learned, data, reading)
-    for name, own in rows.items():
-        _refuse_alike(own, _classes(learned.estimators_[learned.target_names_.index(name)]), data)
-    content = "".join(pd.DataFrame(own.X).assign(y=own.y).to_csv() for own in rows.values())
+    rows: Any = read_for_targets(learned, folder, data, reading)
+    each = {name: Rows(rows.X, rows.y[name]) for name in learned.target_names_}
+    for own, one in zip(each.values(), learned.estimators_, strict=True):
+        _refuse_alike(own, _classes(one), data)
+    content = rows.X.to_csv() + rows.y.to_csv()
 
     def change(live: "LiveModel", name: str, made: str) -> "Change":
-        return live.add(rows[name].source, key=made)
+        return live.add(each[name].source, key=made)
 
     with in_place(folder):
         changes, n_rows = change_each(folder, change, key, content.encode())

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,18 +21,14 @@ from nearwise.cli.console import (
 from nearwise.cli.models import open_model, require_model
 from nearwise.cli.options import named_store
 from nearwise.cli.outputs import check_output, holds_targets, require_data
-from nearwise.cli.rows.rows import read_for_model, take_rows
+from nearwise.cli.rows.rows import read_for_model, read_for_targets, take_rows
 from nearwise.cli.rows.scored_rows import score_rows
+from nearwise.cli.rows.targets import class_positions
 from nearwise.cli.scores import judge, tables
-from nearwise.cli.several import labelled_rows, models_in, rows_to_score, score_tables, scores_of
+from nearwise.cli.several import models_in, rows_to_score, score_tables, scores_of
 from nearwise.cli.verdict import FEWEST, Inputs, judge_classes, judge_numbers
 from nearwise.conditions import command_line, hardware, load_plugin, versions
-from nearwise.names import spelled_alike
 from nearwise.safe_files import plain, write_aside
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
 
 
 @reported
@@ -165,10 +161,10 @@ def _evaluate_targets(
     learned: Any, model: Path, data: str, reading: options.ReadOptions, json_file: str | None
 ) -> None:
     """Print the scores of a model of several targets."""
-    features, y = labelled_rows(learned, model, data, reading)
-    chosen, remark = rows_to_score(learned, features, data)
-    features, y = features[chosen], y[chosen]
-    found = scores_of(learned, features, y)
+    rows = read_for_targets(learned, model, data, reading)
+    chosen, remark = rows_to_score(learned, rows.X, data)
+    y = rows.y[chosen]
+    found = scores_of(learned, rows.X[chosen], y, data)
     if json_file:
         _write_json({"model": str(model), "data": data} | found, json_file)
     if json_file != "-":
@@ -188,27 +184,3 @@ def _write_json(found: dict[str, Any], json_file: str) -> None:
         return
     text = json.dumps(whole, indent=2, ensure_ascii=False)
     write_aside(Path(json_file), f"{text}\n".encode())
-
-
-def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
-    """Convert labels to positions among the model's classes; ValueError for any other label."""
-    import pandas as pd
-
-    positions = pd.Index(classes).get_indexer(pd.Index(labels.to_numpy()))
-    unknown = labels[positions < 0]
-    if len(unknown):
-        names = ", ".join(repr(str(label)) for label in unknown.unique()[:5])
-        advice = (
-            "Write labels as True and False"
-            if classes.dtype.kind == "b"
-            else "Add rows of that class with 'nearwise add'"
-        )
-        if alike := spelled_alike(unknown.unique().tolist(), classes.tolist()):
-            label, meant = next(iter(alike.items()))
-            advice = f"Did you mean {meant!r} by {label!r}? Correct the labels"
-        raise ValueError(
-            f"{where}: {len(unknown)} of {len(labels)} rows have a label that the model does not "
-            f"have ({names}); it has {', '.join(repr(str(label)) for label in classes[:20])}. "
-            f"{advice}, or leave those rows out."
-        )
-    return positions

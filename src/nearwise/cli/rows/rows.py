@@ -60,7 +60,7 @@ class Rows:
     """
 
     X: "pd.DataFrame | np.ndarray"
-    y: "pd.Series"
+    y: Any
     weight: "np.ndarray | None" = None
     names: "np.ndarray | None" = None
     frame: Frame | None = None
@@ -250,13 +250,11 @@ def read_for_model(
     *,
     part: Literal["train", "test"],
     groups: str | None = None,
-    others: Sequence[str] = (),
 ) -> Rows:
     """Read labelled rows of the kind used by the model in folder `name`.
 
     As `read_to_learn`, but the default target is that of the model; `part` selects the training or
-    test part of an image folder with both, `groups` is a further column to read; the table may have
-    `others`, further targets.
+    test part of an image folder with both, `groups` is a further column to read.
     """
     from nearwise.estimators.inputs.by_text import labels_as_classes
 
@@ -276,11 +274,37 @@ def read_for_model(
         require_columns(features, [groups], data)
         belongs = _groups(features[groups], data)
     names, spare, known = [*model.feature_names_in_], _left_out(model), model.fitted_.group_name
-    also = [*others, *(name for name in (groups, known) if name)]
+    also = [name for name in (groups, known) if name]
     X = match_columns(features, names, data, optional=spare, expected=also, quiet=quiet)
     if classes is None:
         return Rows(X, target_numbers(labels, named(data)), groups=belongs)
     return Rows(X, labels_as_classes(labels, classes), groups=belongs)
+
+
+def read_for_targets(model: Any, name: Path, data: str, options: ReadOptions) -> Rows:
+    """Read labelled rows of a table for a model of several targets; `y` has a column per target."""
+    import pandas as pd
+
+    from nearwise.estimators.inputs.by_text import labels_as_classes
+
+    one, targets = model.estimators_[0], model.target_names_
+    if check_kind(one, name, [data], options) is not None:
+        raise ValueError(f"{name} was fitted on images, and no folder gives them several labels.")
+    frame, values = _read_as(one, data, options)
+    classes = dict(zip(targets, getattr(model, "classes_", ()), strict=False))
+    as_learned(frame, values | {target: known.tolist() for target, known in classes.items()})
+    skip, quiet = options.skip_unlabelled, options.quiet
+    features, y = split_targets(frame, targets, data, skip=skip, quiet=quiet)
+    spare, expected = _left_out(one), [one.fitted_.group_name or ""]
+    names = [*model.feature_names_in_]
+    X = match_columns(features, names, data, optional=spare, expected=expected, quiet=quiet)
+    columns = [
+        labels_as_classes(y[target], classes[target])
+        if target in classes
+        else target_numbers(y[target], named(data))
+        for target in targets
+    ]
+    return Rows(X, pd.concat(columns, axis=1))
 
 
 def read_to_predict(

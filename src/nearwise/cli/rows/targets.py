@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from nearwise.cli.console import say
 from nearwise.cli.options import refuse
 from nearwise.cli.rows.frames import named, refuse_cells, require_columns, split_target
+from nearwise.names import spelled_alike
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from nearwise.cli.rows.frames import Frame
@@ -134,3 +136,27 @@ def split_targets(
         columns = [*(one.loc[y.index] for one in columns), y]
         features = rest
     return features, pd.concat(columns, axis=1)
+
+
+def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
+    """Convert labels to positions among the model's classes; ValueError for any other label."""
+    import pandas as pd
+
+    positions = pd.Index(classes).get_indexer(pd.Index(labels.to_numpy()))
+    unknown = labels[positions < 0]
+    if len(unknown):
+        names = ", ".join(repr(str(label)) for label in unknown.unique()[:5])
+        advice = (
+            "Write labels as True and False"
+            if classes.dtype.kind == "b"
+            else "Add rows of that class with 'nearwise add'"
+        )
+        if alike := spelled_alike(unknown.unique().tolist(), classes.tolist()):
+            label, meant = next(iter(alike.items()))
+            advice = f"Did you mean {meant!r} by {label!r}? Correct the labels"
+        raise ValueError(
+            f"{where}: {len(unknown)} of {len(labels)} rows have a label that the model does not "
+            f"have ({names}); it has {', '.join(repr(str(label)) for label in classes[:20])}. "
+            f"{advice}, or leave those rows out."
+        )
+    return positions

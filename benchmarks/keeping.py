@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,27 @@ def _one_line(found: re.Match[str]) -> str:
     """Write a list or object that holds no other on one line."""
     before, within, after = found.groups()
     return before + re.sub(r"\n\s*", " ", within) + after
+
+
+def means_by(
+    runs: list[dict[str, Any]], groups: dict[str, Iterable[Any]], measures: dict[str, int]
+) -> list[dict[str, Any]]:
+    """Means over the seeds of the runs with equal values of `groups`, in the order of these.
+
+    `measures` are rounded to their number of digits. Runs with seeds above 100, for choices, stand
+    apart from those of the record.
+    """
+    rows = []
+    for of_record, *values in product((True, False), *groups.values()):
+        row = dict(zip(groups, values, strict=True))
+        mine = [
+            run for run in runs
+            if (run["seed"] <= 100) == of_record and row.items() <= run.items()
+        ]  # fmt: skip
+        if mine:
+            found = {k: interval([run[k] for run in mine], n) for k, n in measures.items()}
+            rows.append(row | {"seeds": [run["seed"] for run in mine]} | found)
+    return rows
 
 
 def keep_runs(

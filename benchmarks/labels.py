@@ -22,13 +22,12 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from keeping import RESULTS, interval, keep_runs, listed, milliseconds, options_of
+from keeping import RESULTS, keep_runs, listed, means_by, milliseconds, options_of
 from scipy.io import arff
 from sklearn.datasets import make_multilabel_classification
 from sklearn.dummy import DummyClassifier
@@ -169,17 +168,7 @@ def measure(root: Path, task: str, method: str, seed: int) -> dict[str, Any]:
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over the seeds of each task and method, choices apart from the record."""
-    rows = []
-    for of_record, task, method in product((True, False), TASKS, METHODS):
-        mine = [
-            run for run in runs
-            if (run["seed"] <= 100, run["task"], run["method"]) == (of_record, task, method)
-        ]  # fmt: skip
-        if mine:
-            row = {"task": task, "method": method, "seeds": [run["seed"] for run in mine]}
-            found = {k: interval([run[k] for run in mine], n) for k, n in MEASURES.items()}
-            rows.append(row | found)
-    return rows
+    return means_by(runs, {"task": TASKS, "method": METHODS}, MEASURES)
 
 
 def main() -> None:

@@ -23,14 +23,13 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from keeping import RESULTS, interval, keep_runs, listed, options_of
+from keeping import RESULTS, keep_runs, listed, means_by, options_of
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -147,18 +146,8 @@ def measure(root: Path, n_train: int, method: str, seed: int) -> dict[str, Any]:
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over the seeds of each number of images and method, choices apart from the record."""
-    rows = []
     sizes = sorted({run["n_train"] for run in runs}, reverse=True)
-    for of_record, n_train, method in product((True, False), sizes, METHODS):
-        mine = [
-            run for run in runs
-            if (run["seed"] <= 100, run["n_train"], run["method"]) == (of_record, n_train, method)
-        ]  # fmt: skip
-        if mine:
-            row = {"n_train": n_train, "method": method, "seeds": [run["seed"] for run in mine]}
-            found = {k: interval([run[k] for run in mine], n) for k, n in MEASURES.items()}
-            rows.append(row | found)
-    return rows
+    return means_by(runs, {"n_train": sizes, "method": METHODS}, MEASURES)
 
 
 def main() -> None:

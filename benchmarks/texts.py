@@ -34,14 +34,13 @@ import warnings
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from embeddings import best_power, sharpened
-from keeping import RESULTS, interval, keep_runs, listed, milliseconds, options_of
+from keeping import RESULTS, keep_runs, listed, means_by, milliseconds, options_of
 from nearwise_lab.data.files import DataFile, locate
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -300,17 +299,7 @@ def measure(root: Path | None, task: str, method: str, seed: int) -> dict[str, A
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over the seeds of each task and method, choices apart from the record."""
-    rows = []
-    for of_record, task, method in product((True, False), TASKS, METHODS):
-        mine = [
-            run for run in runs
-            if (run["seed"] <= 100, run["task"], run["method"]) == (of_record, task, method)
-        ]  # fmt: skip
-        if mine:
-            row = {"task": task, "method": method, "seeds": [run["seed"] for run in mine]}
-            found = {k: interval([run[k] for run in mine], n) for k, n in MEASURES.items()}
-            rows.append(row | found)
-    return rows
+    return means_by(runs, {"task": TASKS, "method": METHODS}, MEASURES)
 
 
 def main() -> None:

@@ -273,7 +273,9 @@ def verify_folder(path: str | os.PathLike[str]) -> Folder:
     return _read_generation(Path(path), _parse_manifest(Path(path)))
 
 
-def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: int) -> bool:
+def check_writable(
+    path: str | os.PathLike[str], *, kind: str, format_version: int, replaces: str | None = None
+) -> bool:
     """Raise the errors of `write_folder` early; return whether the folder has content.
 
     Files left behind by a killed first write do not count as content.
@@ -281,12 +283,13 @@ def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: i
     Raises
     ------
     StoreError
-        If it holds another kind of thing, files that are not ours, or a newer version.
+        If it holds another kind of thing, files that are not ours, a newer version, or another
+        generation than it `replaces`.
     """
     folder = Path(path)
     if not folder.is_dir():
         return False
-    _refuse_foreign(folder, kind, format_version, None)
+    _refuse_foreign(folder, kind, format_version, replaces)
     return (folder / MANIFEST).exists()
 
 

@@ -16,7 +16,6 @@ from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder, TTAVi
 from nearwise.estimators.inputs.sources import as_rows, read_source
 from nearwise.estimators.inputs.sparse_columns import (
     SparseColumns,
-    dense_rows,
     is_wide,
     sparse_rows,
 )
@@ -234,7 +233,6 @@ def _checked_table(
     """Check names, width and values; a fit sets them in `columns`."""
     if encoder.sparse_columns is not None or (columns.width is None and is_wide(X)):
         return _components(X, columns, encoder)
-    X = dense_rows(X)
     names, reset = columns.names, columns.width is None
     if not isinstance(X, np.ndarray):
         X = as_rows(X, names, columns.width)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 
 from nearwise.estimators.inputs.columns import ColumnReport, Wish, plan_columns, refuse_repeated
+from nearwise.estimators.inputs.sparse_columns import dense_rows
 
 
 def are_files(X: Any) -> bool:
@@ -70,7 +71,7 @@ def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None
     values, and a Series indexed by columns (`names` or `width` of training), are one row; a list
     of mappings is one row each. ValueError if `X` is lazy, empty, partly sparse or one column.
     """
-    _refuse_some_sparse(X)
+    X = dense_rows(X)
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu()
         return (X.float() if X.dtype == torch.bfloat16 else X).numpy()
@@ -117,14 +118,6 @@ def _one_row(row: pd.Series, names: Sequence[str] | None, width: int | None) -> 
         "row, named by the columns of training; give one column as X.to_frame(). Reshape your "
         "data."
     )
-
-
-def _refuse_some_sparse(X: Any) -> None:
-    if isinstance(X, pd.DataFrame) and any(isinstance(t, pd.SparseDtype) for t in X.dtypes):
-        raise ValueError(
-            "Some columns of X are sparse and others are not. Give a sparse matrix of all columns, "
-            "or each sparse column as column.sparse.to_dense()."
-        )
 
 
 def report_columns(

@@ -60,11 +60,20 @@ def is_wide(X: Any) -> bool:
 
 
 def dense_rows(X: Any) -> Any:
-    """Convert sparse rows to dense ones, of the same names; others are returned unchanged."""
+    """Convert sparse rows to dense ones, of the same names; others are returned unchanged.
+
+    ValueError for a table of which some columns are sparse.
+    """
+    if isinstance(X, pd.DataFrame):
+        types = {name: t.subtype for name, t in X.dtypes.items() if isinstance(t, pd.SparseDtype)}
+        if types and len(types) < X.shape[1]:
+            raise ValueError(
+                "Some columns of X are sparse and others are not. Give a sparse matrix of all "
+                "columns, or each sparse column as column.sparse.to_dense()."
+            )
+        return X.astype(types) if types else X
     if not is_sparse(X):
         return X
-    if isinstance(X, pd.DataFrame):
-        return X.astype({name: of.subtype for name, of in X.dtypes.items()})
     return X.to_dense() if isinstance(X, torch.Tensor) else X.toarray()
 
 

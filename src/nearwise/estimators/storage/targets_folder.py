@@ -23,7 +23,6 @@ from nearwise.estimators.storage.persistence import (
 from nearwise.memory import (
     StoreError,
     check_writable,
-    folder_generation,
     folder_kind,
     read_folder,
     write_folder,
@@ -86,7 +85,7 @@ def save_targets(model: Any, folder: str | os.PathLike[str], *, overwrite: bool)
     fitted: FittedTargets = model.fitted_
     names = _folder_names(fitted.names)
     if not overwrite:
-        _refuse_changes(fitted, path, names)
+        _refuse_changes(fitted, path, names, model.folder_parts.KIND)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     targets = [{"name": n, "folder": f} for n, f in zip(fitted.names, names, strict=True)]
@@ -134,20 +133,14 @@ def _folder_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _refuse_changes(fitted: FittedTargets, path: Path, names: Sequence[str]) -> None:
+def _refuse_changes(fitted: FittedTargets, path: Path, names: Sequence[str], kind: str) -> None:
     """Raise StoreError if the folder has had changes since the models were loaded from it."""
     for one, inside in zip(fitted.models, names, strict=True):
         before = one.folders.get(os.path.realpath(path / inside))
-        if before is None or not (path / inside).is_dir():
-            continue
-        if folder_generation(path / inside) != before.generation:
-            raise StoreError(
-                "changed",
-                f"{path / inside} has been written since it was loaded, and saving now would undo "
-                "that. Load the model again and repeat the change, save to another folder, or pass "
-                "overwrite=True to replace it all the same.",
-            )
-        refuse_later_changes(path / inside, before)
+        if before is not None and (path / inside).is_dir():
+            generation = before.generation
+            check_writable(path / inside, kind=kind, format_version=VERSION, replaces=generation)
+            refuse_later_changes(path / inside, before)
 
 
 def _replace(path: Path, new: Path) -> None:

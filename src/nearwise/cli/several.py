@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearwise.cli.answer_columns import TrustOptions, number_columns
+from nearwise.cli.answer_columns import TrustOptions, joined_labels, number_columns
 from nearwise.cli.console import say, typed
 from nearwise.cli.options import refuse
 from nearwise.cli.rows.frames import named
@@ -94,8 +94,6 @@ def predicted_columns(
                 head = f"proba_{name}" if len(shown) == 1 else f"proba_{name}_{label}"
                 columns[head] = query.proba()[:, at]
     if trust.sets:
-        from nearwise.cli.answer_columns import joined_labels
-
         sets = learned.predict_set(features, trust.set_confidence)
         columns["labels"] = [joined_labels(held) for held in sets.labels()]
     return columns

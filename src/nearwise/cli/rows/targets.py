@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nearwise.cli.console import say
 from nearwise.cli.options import refuse
 from nearwise.cli.rows.frames import named, refuse_cells, require_columns, split_target
-from nearwise.names import spelled_alike
+from nearwise.names import listed, spelled_alike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +114,8 @@ def expand_targets(wishes: Sequence[str], table: "pd.DataFrame", where: str) -> 
             continue
         matched = [str(name) for name in table.columns if fnmatch.fnmatchcase(str(name), wish)]
         if not matched:
-            raise ValueError(f"{named(where)}: no column matches --target {wish!r}.")
+            some = listed(table.columns.tolist(), n=12)
+            raise ValueError(f"{named(where)}: no column matches --target {wish!r}. It has {some}.")
         found += [name for name in matched if name not in found]
     if len(set(found)) < len(found):
         raise ValueError("--target names a column twice. Give each target once.")

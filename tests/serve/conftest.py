@@ -84,7 +84,13 @@ def until(asked, n=400):
 @contextmanager
 def served(folder, **options):
     """Serve a folder by a server of its own, at a free port of this machine."""
-    app = create_app(Service(LiveModel(folder)), **options)
+    with served_app(create_app(Service(LiveModel(folder)), **options)) as base:
+        yield base
+
+
+@contextmanager
+def served_app(app):
+    """Serve an application by a server of its own, at a free port of this machine."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()

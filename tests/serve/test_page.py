@@ -155,7 +155,7 @@ def test_trust_says_what_the_model_measures_and_feedback_joins_it(client, model)
     example = html.unescape(re.search(r"-d '(\{.*?\})'</pre>", html.unescape(part), re.DOTALL)[1])
     assert client.post("/feedback", json=json.loads(example)).status_code == 201
     for one in trust.confused().itertuples():
-        address = f"/page/review?kind=label&given={one.given}&suggested={one.predicted}"
+        address = f"review?kind=label&given={one.given}&suggested={one.predicted}"
         assert f'href="{html.escape(address)}">{one.rows}</a>' in part
     rows = [{"age": a, "income": 1, "town": "Rome"} for a in (0, 1, 2)]
     client.post("/feedback", json={"rows": rows, "labels": ["yes", "no", "yes"]})
@@ -327,7 +327,7 @@ def test_the_start_page_says_what_the_model_is_how_good_and_what_to_look_at(clie
     assert f"{n} label{'s' if n > 1 else ''} disagreeing with the model" in look
     assert str(review(model).expected_wrong_labels()) in look
     for link in re.findall(r'href="([^"]+)"', look):
-        assert client.get(html.unescape(link)).status_code == 200
+        assert client.get(f"/page/{html.unescape(link)}").status_code == 200
     kept = {"row": str(found["id"].iloc[0]), "action": "keep"}
     client.post("/page/ask/change", json=kept)
     assert f"{n} label" not in client.get("/page/start/look").text

@@ -11,14 +11,14 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 
 from nearwise.serve.description import PROBLEMS, TAGS, add_documentation
 from nearwise.serve.guards import Guards, checked_origins
-from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
+from nearwise.serve.keys import ANYONE, SCOPES, Holder, Scope, StoredKey, holder_of
 from nearwise.serve.page import add_page
 from nearwise.serve.problems import PlainJSON, ProblemError, explain_errors
 from nearwise.serve.routes import add_routes
 from nearwise.serve.service import Service
 
 _ABOUT = """Predictions of a model that shows the neighbors behind each answer, and changes of what
-it remembers, which are on the disk before they are answered. Its task: {task}.
+it remembers, which are on the disk before they are answered. {about}
 
 Predictions, changes and reviews have `memory_version`: the number of changes since the fit. Errors
 are `application/problem+json` with a `detail` that says what to do:
@@ -36,6 +36,7 @@ def create_app(
     hosts: Collection[str] | None = None,
     allow_origins: Collection[str] = (),
     page: bool = True,
+    is_one_of: bool = False,
 ) -> FastAPI:
     """Make the HTTP application of a service.
 
@@ -54,6 +55,8 @@ def create_app(
         ``"*"`` for all, which needs keys. Cookies and other credentials of browsers are not used.
     page : bool, default=True
         Whether to serve the web page too, at ``/``.
+    is_one_of : bool, default=False
+        Whether the application is mounted in one of several targets, to which its page has a link.
 
     Raises
     ------
@@ -69,11 +72,33 @@ def create_app(
         yield
         service.close()
 
+    app = bare_app(f"Its task: {service.task.TASK}.", lifespan)
+    app.add_middleware(
+        Guards,
+        hosts=hosts,
+        origins=origins,
+        max_body=service.limits.max_body,
+        patience=service.limits.deadline,
+        monitoring=service.monitoring,
+        is_full=lambda: service.predictions.is_full,
+    )
+    read, write, admin = (APIRouter(dependencies=[needed(one, keys)]) for one in SCOPES)
+    add_routes(app, service, name, read=read, write=write, admin=admin)
+    if page:
+        add_page(app, read, write, service, name=name, needs_key=bool(keys), is_one_of=is_one_of)
+    for router in (read, write, admin):
+        app.include_router(router)
+    add_documentation(app, service, name, has_keys=bool(keys))
+    return app
+
+
+def bare_app(about: str, lifespan: Any) -> FastAPI:
+    """Make an application without routes, whose errors are problems; `about` completes its text."""
     app = FastAPI(
         title="nearwise",
         version=version_of("nearwise"),
         description=_ABOUT.format(
-            task=service.task.TASK,
+            about=about,
             problems="\n".join(f"- {status}: {what}" for status, what in PROBLEMS.items()),
         ),
         openapi_tags=[{"name": tag, "description": about} for tag, about in TAGS.items()],
@@ -88,53 +113,35 @@ def create_app(
         separate_input_output_schemas=False,
     )
     explain_errors(app)
-    app.add_middleware(
-        Guards,
-        hosts=hosts,
-        origins=origins,
-        max_body=service.limits.max_body,
-        patience=service.limits.deadline,
-        monitoring=service.monitoring,
-        is_full=lambda: service.predictions.is_full,
-    )
-
-    def holder(scope: Scope) -> Any:
-        """Return a dependency: the key holder of a request, if allowed to make it."""
-
-        async def check(
-            request: Request,
-            bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
-            api_key: Annotated[str | None, Security(_api_key)],
-        ) -> Holder:
-            request.state.holder = ANYONE
-            if not keys:
-                return ANYONE
-            token = api_key if bearer is None else bearer.credentials
-            found = None if token is None else holder_of(token, keys)
-            if found is None:
-                what = "The key is unknown" if token else "A key is needed"
-                raise ProblemError(
-                    401, f"{what}: send Authorization: Bearer KEY.", {"WWW-Authenticate": "Bearer"}
-                )
-            if not found.may(scope):
-                raise ProblemError(
-                    403, f"The key {found.name!r} is for scope {found.scope}, not for {scope}."
-                )
-            request.state.holder = found
-            return found
-
-        return Depends(check)
-
-    read = APIRouter(dependencies=[holder("read")])
-    write = APIRouter(dependencies=[holder("write")])
-    admin = APIRouter(dependencies=[holder("admin")])
-    add_routes(app, service, name, read=read, write=write, admin=admin)
-    if page:
-        add_page(app, read, write, service, name=name, needs_key=bool(keys))
-    for router in (read, write, admin):
-        app.include_router(router)
-    add_documentation(app, service, name, has_keys=bool(keys))
     return app
+
+
+def needed(scope: Scope, keys: Sequence[StoredKey]) -> Any:
+    """Return a dependency: the key holder of a request, if allowed to make it."""
+
+    async def check(
+        request: Request,
+        bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+        api_key: Annotated[str | None, Security(_api_key)],
+    ) -> Holder:
+        request.state.holder = ANYONE
+        if not keys:
+            return ANYONE
+        token = api_key if bearer is None else bearer.credentials
+        found = None if token is None else holder_of(token, keys)
+        if found is None:
+            what = "The key is unknown" if token else "A key is needed"
+            raise ProblemError(
+                401, f"{what}: send Authorization: Bearer KEY.", {"WWW-Authenticate": "Bearer"}
+            )
+        if not found.may(scope):
+            raise ProblemError(
+                403, f"The key {found.name!r} is for scope {found.scope}, not for {scope}."
+            )
+        request.state.holder = found
+        return found
+
+    return Depends(check)
 
 
 def model_name(folder: str) -> str:

@@ -43,13 +43,13 @@ _DOCS_PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>nearwise: HTTP interface</title>
 <link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/swagger-ui.css"></head>
+<link rel="stylesheet" href="docs/swagger-ui.css"></head>
 <body><div id="docs"></div>
-<script src="/docs/swagger-ui-bundle.js"></script><script src="/docs/start.js"></script></body>
+<script src="docs/swagger-ui-bundle.js"></script><script src="docs/start.js"></script></body>
 </html>
 """
 _DOCS_START = (
-    'SwaggerUIBundle({url: "/openapi.json", dom_id: "#docs", presets: '
+    'SwaggerUIBundle({url: "openapi.json", dom_id: "#docs", presets: '
     "[SwaggerUIBundle.presets.apis], validatorUrl: null})\n"
 )
 _DOCS_POLICY = (

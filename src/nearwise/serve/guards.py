@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearwise.serve.monitoring import Monitoring
-from nearwise.serve.problems import ProblemError, fault, problem, queue_is_full
+from nearwise.serve.problems import ProblemError, fault, own_path, problem, queue_is_full
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS = {
@@ -52,7 +52,8 @@ class Guards:
         Origins whose pages may call the service, as `checked_origins` returns them.
     max_body : int
         Maximum number of bytes of a body.
-    monitoring : Monitoring
+    monitoring : Monitoring, or None
+        None counts nothing: mounted applications count their own requests.
     patience : float
         Maximum seconds to receive a body.
     is_full : callable
@@ -65,7 +66,7 @@ class Guards:
         hosts: Collection[str] | None,
         origins: Collection[str],
         max_body: int,
-        monitoring: Monitoring,
+        monitoring: Monitoring | None,
         patience: float,
         is_full: Callable[[], bool],
     ) -> None:
@@ -102,19 +103,20 @@ class Guards:
                 body = _Bounded(receive, self._max_body, self._patience)
                 await self._app(scope, body, sealed)
             except ProblemError as error:
-                await problem(error, scope["path"])(scope, receive, sealed)
+                await problem(error, own_path(scope))(scope, receive, sealed)
             except ClientDisconnect:
                 status = _CLIENT_LEFT
             except Exception as error:
                 said = fault(error, scope["method"], scope["path"])
                 if status is not None:  # the response has begun and cannot be replaced
                     raise
-                await problem(said, scope["path"])(scope, receive, sealed)
+                await problem(said, own_path(scope))(scope, receive, sealed)
         finally:
             route = getattr(scope.get("route"), "path", "none")  # not the client's path
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._monitoring.requests.labels(method, route, status).inc()
-            self._monitoring.seconds.labels(route).observe(perf_counter() - start)
+            if self._monitoring is not None:
+                self._monitoring.requests.labels(method, route, status).inc()
+                self._monitoring.seconds.labels(route).observe(perf_counter() - start)
 
     def _check(self, headers: Headers, scope: Scope) -> None:
         method, host = scope["method"], headers.get("host", "")
@@ -148,7 +150,7 @@ class Guards:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method in _WITH_BODY and has_body and kind not in ("", "application/json"):
             raise ProblemError(415, f"The body is {kind[:80]!r}; send application/json.")
-        if method == "POST" and self._is_full() and _PREDICTIONS.fullmatch(scope["path"]):
+        if method == "POST" and self._is_full() and _PREDICTIONS.fullmatch(own_path(scope)):
             raise queue_is_full()  # before the body is received
         if headers.get("content-encoding", "identity") != "identity":
             raise ProblemError(415, "The body is compressed; send it as it is.")

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from nearwise.memory import StoreError
 from nearwise.safe_files import plain
@@ -80,8 +81,14 @@ class _ProblemJSON(PlainJSON):
     media_type = "application/problem+json"
 
 
+def own_path(scope: Scope) -> str:
+    """Path of a request in its application, which may be mounted in another one."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
 def problem(error: ProblemError, path: str) -> Response:
-    """Return the error response to a request to `path`."""
+    """Return the error response to a request to `path` of its application."""
     status = error.status_code
     content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     if path.startswith("/v2"):
@@ -107,7 +114,7 @@ def explain_errors(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return problem(_as_problem(error), request.url.path)
+    return problem(_as_problem(error), own_path(request.scope))
 
 
 def _as_problem(error: Exception) -> ProblemError:

@@ -4,13 +4,14 @@ import gc
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from nearwise.cli import options
 from nearwise.cli.console import reported, say, show
 from nearwise.cli.models import require_model
+from nearwise.cli.outputs import holds_targets
 from nearwise.conditions import require_extra
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "fastapi_offline")
@@ -80,7 +81,8 @@ def serve(
 
     The model is a classifier or a regressor. A browser shows a page at this address. It shows
     queries with their neighbors, a map of the training rows, and a review of labels or targets. For
-    classes it also shows how far predictions can be trusted.
+    classes it also shows how far predictions can be trusted. A model of several targets answers
+    for all at once, and each target has a service of its own at /targets/NAME.
 
     Programs use plain JSON (/predict, /explain, /rows, /review, ...) or the Open Inference Protocol
     (/v2). /docs describes both, and clients are generated from /openapi.json. Requests that wait
@@ -97,18 +99,20 @@ def serve(
       nearwise key laptop --scope write --keys keys.json
       nearwise serve iris.model --host 0.0.0.0 --keys keys.json
     """
-    require_model(model)
+    require_model(model, several=True)
     n_bytes = _bytes(max_body)
     require_extra("nearwise serve", "serve", *_PACKAGES)
     import torch
     import uvicorn
 
+    from nearwise.cli.several import models_in
     from nearwise.estimators import LiveModel
     from nearwise.functional.threads import coarse_threads
-    from nearwise.serve import Limits, Service, create_app, read_keys
+    from nearwise.serve import Limits, Service, create_app, create_targets_app, read_keys
     from nearwise.serve.app import model_name
     from nearwise.serve.connections import connections, most_connections, raise_descriptor_limit
     from nearwise.serve.guards import LOOPBACK, checked_origins
+    from nearwise.serve.targets import LiveTarget
 
     known = [] if keys is None else read_keys(keys)
     if host not in LOOPBACK and not known:
@@ -124,17 +128,26 @@ def serve(
     torch.set_num_threads(max(1, coarse_threads() - 1))  # leave one core for the connections
     if not quiet:
         say(f"Opening {model} ...")
-    service = Service(
-        # half the deadline for another process's change
-        LiveModel(model, wait=deadline / 2, trusted_store=store),
-        Limits(max_queue, max_rows, n_bytes, deadline),
-        read_only=read_only,
-        follow=follow,
-    )
+
+    def service_of(folder: Path, kind: type[LiveModel]) -> Service:
+        return Service(
+            # half the deadline for another process's change
+            kind(folder, wait=deadline / 2, trusted_store=store),
+            Limits(max_queue, max_rows, n_bytes, deadline),
+            read_only=read_only,
+            follow=follow,
+        )
+
     name = model_name(model.resolve().name)
-    app = create_app(
-        service, name=name, keys=known, hosts=hosts, allow_origins=origins, page=not no_page
-    )
+    access: Any = {"keys": known, "hosts": hosts, "allow_origins": origins, "page": not no_page}
+    if holds_targets(model):
+        each = {target: service_of(one, LiveTarget) for target, one in models_in(model).items()}
+        app, protocol = create_targets_app(each, name=name, **access), ""
+    else:
+        each = {name: service_of(model, LiveModel)}
+        app = create_app(each[name], name=name, **access)
+        protocol = f"; Open Inference Protocol name: {name}"
+    n_rows = next(iter(each.values())).live.model.fitted_.n_remembered
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -144,10 +157,10 @@ def serve(
             if not quiet:  # from now on Ctrl-C and SIGTERM finish open requests
                 port = listening.getsockname()[1]
                 where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+                page = "" if no_page else "open it in a browser; "
                 say(
-                    f"Serving {service.live.model.fitted_.n_remembered} rows at {where} "
-                    f"({'' if no_page else 'open it in a browser; '}{where}/docs describes it for "
-                    f"programs; Open Inference Protocol name: {name}). Ctrl-C stops."
+                    f"Serving {n_rows} rows at {where} ({page}{where}/docs describes it for "
+                    f"programs{protocol}). Ctrl-C stops."
                 )
 
     config = uvicorn.Config(

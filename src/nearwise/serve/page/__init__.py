@@ -24,12 +24,14 @@ def add_page(
     *,
     name: str,
     needs_key: bool,
+    is_one_of: bool = False,
 ) -> None:
     """Add the page to the application of a service.
 
-    `name` is the name of the model; `needs_key` tells whether requests need a key.
+    `name` is the name of the model; `needs_key` tells whether requests need a key;
+    `is_one_of` whether the model is that of one of several targets.
     """
-    add_shell(app, read, service, name)
+    add_shell(app, read, service, name, is_one_of=is_one_of)
     add_start(read, service)
     add_ask(read, write, service, needs_key=needs_key)
     add_map(read, service)

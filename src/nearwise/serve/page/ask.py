@@ -22,8 +22,8 @@ from nearwise.serve.page.snippets import snippets
 from nearwise.serve.service import Service
 
 
-def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: bool) -> None:
-    """Add the form, its answers, and changes: remember a row, decide about one, undo."""
+def add_form(read: APIRouter, service: Service) -> None:
+    """Add the form: empty, or with a remembered row."""
 
     @read.get("/page/ask/form", include_in_schema=False)
     async def form(
@@ -42,6 +42,11 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: b
             )
 
         return await service.ask(work)
+
+
+def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: bool) -> None:
+    """Add the form, its answers, and changes: remember a row, decide about one, undo."""
+    add_form(read, service)
 
     @read.post("/page/ask/answer", include_in_schema=False)
     async def answered(request: Request, body: Body) -> Response:
@@ -72,7 +77,7 @@ def add_ask(read: APIRouter, write: APIRouter, service: Service, *, needs_key: b
                 if name == "off" or name.startswith("as.")
                 for value in several(body.root, name)
             ]
-            return waiting(service, "/page/ask/answer", switched)
+            return waiting(service, "ask/answer", switched)
 
     @write.post("/page/ask/change", include_in_schema=False)
     async def change(body: Body) -> Response:

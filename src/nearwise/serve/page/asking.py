@@ -10,7 +10,7 @@ from nearwise.estimators.online.feedback import known_rows
 from nearwise.estimators.query import SET_CONFIDENCE
 from nearwise.html.card import Face, face_of
 from nearwise.serve import numbers
-from nearwise.serve.asked_rows import Ask
+from nearwise.serve.asked_rows import Answers, Ask
 from nearwise.serve.page.forms import Form, form_of, row_id, typed_choice, typed_number
 from nearwise.serve.service import task_of
 from nearwise.serve.what_if import WhatIf, answered
@@ -61,7 +61,8 @@ def answer(version: Version, form: Form) -> Answered:
             for name, text in form.items()
             if name.startswith("as.") and text != "" and row_id(name.removeprefix("as.")) not in off
         }
-        remembered, itself = _remembered(form)
+        remembered = remembered_in(form)
+        itself = [] if remembered is None else [remembered]
         own = next(iter(version.fitted.look_up(itself)), None)
         asked, changes = form_of(version), WhatIf(remembered, off, labels)
         rows = asked.rows(form, remembered)
@@ -87,22 +88,27 @@ def answer(version: Version, form: Form) -> Answered:
     )
 
 
-def _remembered(form: Form) -> tuple[int | None, list[int]]:
-    """Id of the remembered row that fills a form, or None; and as a list."""
-    row = row_id(str(form["remembered"])) if form.get("remembered") else None
-    return row, [] if row is None else [row]
+def remembered_in(form: Form) -> int | None:
+    """Id of the remembered row that fills a form, or None."""
+    return row_id(str(form["remembered"])) if form.get("remembered") else None
 
 
 def row_in(version: Version, form: Form) -> Any:
     """Return the row of a form in the model's input form."""
-    return form_of(version).rows(form, _remembered(form)[0])
+    return form_of(version).rows(form, remembered_in(form))
 
 
 def predicted(version: Version, form: Form) -> Any:
     """Predict the most probable class, or the number, of the row of a form."""
-    known = version.if_changed(_remembered(form)[1])
-    found = task_of(version.fitted).answers(known, [known.encoded(row_in(version, form))], Ask())
+    found = answers_to(version, row_in(version, form), remembered_in(form), Ask())
     return next(iter(found.values.values()))[0]
+
+
+def answers_to(version: Version, rows: Any, remembered: int | None, ask: Ask) -> Answers:
+    """Answer one row in the model's input form; a remembered one without itself."""
+    known = version.if_changed([] if remembered is None else [remembered])
+    answers: Answers = task_of(version.fitted).answers(known, [known.encoded(rows)], ask)
+    return answers
 
 
 def remembered_as(version: Version, form: Form) -> tuple[Any, np.ndarray]:

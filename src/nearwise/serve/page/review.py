@@ -46,7 +46,7 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
             return await service.read(work)
         except TimeoutError:
             fields = [(name, str(value)) for name, value in form.items() if name != "again"]
-            return waiting(service, "/page/review/queue", fields)
+            return waiting(service, "review/queue", fields)
 
     @write.post("/page/review/decide", include_in_schema=False)
     async def make_decision(request: Request, body: Body) -> Response:
@@ -86,7 +86,7 @@ def add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
         def work() -> Response:
             return part("effect.html", effect=service.effect(), task=service.task)
 
-        return await patiently(service, "/page/review/effect", work)
+        return await patiently(service, "review/effect", work)
 
 
 def _queue_at(service: Service, address: Address, *, again: bool = False) -> tuple[Version, Queue]:

@@ -1,10 +1,11 @@
 """Frame of the page: public, since it holds nothing of the model; its content needs a key."""
 
+from collections.abc import Mapping
 from importlib.resources import files
 from itertools import chain
 from typing import Literal
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from nearwise.html import STYLE
@@ -21,6 +22,7 @@ _MAP_PARTS = ("points", "pixels", "colors", "selection", "address", "input")
 _MAP_SCRIPTS = (*(f"map_{one}.js" for one in _MAP_PARTS), "map.js")
 _SCRIPTS = {
     "ask": ("ask.js",),
+    "targets": ("ask.js",),
     "map": _MAP_SCRIPTS,
     "review": ("review.js",),
     "trust": ("trust.js",),
@@ -28,31 +30,22 @@ _SCRIPTS = {
 _SHARED = ("htmx.min.js", "page.js")
 
 
-def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> None:
-    """Add the frame of all views, and its scripts and styles."""
-    views = {one: _VIEWS[one] for one in _VIEWS if one != "trust" or service.task is classes}
+def add_shell(
+    app: FastAPI, read: APIRouter, service: Service, name: str, *, is_one_of: bool
+) -> None:
+    """Add the frame of all views, and its scripts and styles.
 
-    @app.get("/", include_in_schema=False)
-    async def home() -> Response:
-        return RedirectResponse("/page/start")
+    Addresses in the page are relative, since an application may be mounted in another one.
+    """
+    views = {one: _VIEWS[one] for one in _VIEWS if one != "trust" or service.task is classes}
 
     @app.get("/page/{view}", include_in_schema=False)
     async def shell(view: View, row: str = "") -> Response:
         if view not in views:
             raise ProblemError(404, "The page of numbers has no view of trust: see GET /feedback.")
-        scripts = (*_SHARED, *_SCRIPTS.get(view, ()))
-        return part("shell.html", view=view, views=views, row=row, scripts=scripts)
+        return frame(view, views, row, is_one_of=is_one_of)
 
-    @app.get("/page/static/nearwise.css", include_in_schema=False)
-    async def style() -> Response:
-        each = [_STATIC.joinpath(f"{one}.css").read_text(encoding="utf-8") for one in _STYLES]
-        return Response(STYLE + "".join(each), media_type="text/css")
-
-    @app.get("/page/static/{name}", include_in_schema=False)
-    async def static(name: str) -> Response:
-        if name not in {*_SHARED, *chain(*_SCRIPTS.values())}:
-            raise ProblemError(404, "The page has no such script.")
-        return FileResponse(str(_STATIC.joinpath(name)), media_type="text/javascript")
+    add_static(app, "start")
 
     @read.get("/page/head/model", include_in_schema=False)
     async def head() -> Response:
@@ -65,3 +58,30 @@ def add_shell(app: FastAPI, read: APIRouter, service: Service, name: str) -> Non
             n_changes=version.number,
             read_only=service.read_only,
         )
+
+
+def frame(
+    view: str, views: Mapping[str, str], row: str = "", *, is_one_of: bool = False
+) -> Response:
+    """Frame of a view, with links to all `views` and, if it is one of several, to the targets."""
+    scripts = (*_SHARED, *_SCRIPTS.get(view, ()))
+    return part("shell.html", view=view, views=views, row=row, scripts=scripts, is_one_of=is_one_of)
+
+
+def add_static(app: FastAPI, first: str) -> None:
+    """Add scripts and styles, and the way from "/" to the first view."""
+
+    @app.get("/", include_in_schema=False)
+    async def home(request: Request) -> Response:
+        return RedirectResponse(f"{request.scope['root_path']}/page/{first}")
+
+    @app.get("/page/static/nearwise.css", include_in_schema=False)
+    async def style() -> Response:
+        each = [_STATIC.joinpath(f"{one}.css").read_text(encoding="utf-8") for one in _STYLES]
+        return Response(STYLE + "".join(each), media_type="text/css")
+
+    @app.get("/page/static/{name}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        if name not in {*_SHARED, *chain(*_SCRIPTS.values())}:
+            raise ProblemError(404, "The page has no such script.")
+        return FileResponse(str(_STATIC.joinpath(name)), media_type="text/javascript")

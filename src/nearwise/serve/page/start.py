@@ -38,14 +38,14 @@ def add_start(read: APIRouter, service: Service) -> None:
                 return part("quality.html", trust=None, quality=quality)
             return part("quality.html", trust=service.trust()[1])
 
-        return await patiently(service, "/page/start/quality", work)
+        return await patiently(service, "start/quality", work)
 
     @read.get("/page/start/look", include_in_schema=False)
     async def look() -> Response:
         def work() -> Response:
             return part("look.html", things=_things(service))
 
-        return await patiently(service, "/page/start/look", work)
+        return await patiently(service, "start/look", work)
 
 
 def _things(service: Service) -> list[dict[str, str]]:
@@ -82,7 +82,7 @@ def _things(service: Service) -> list[dict[str, str]]:
 
 
 def _thing(title: str, text: str, kind: str) -> dict[str, str]:
-    return {"title": title, "text": text, "link": f"/page/review?{Address(kind).query}"}
+    return {"title": title, "text": text, "link": f"review?{Address(kind).query}"}
 
 
 def _counted(n: int, noun: str) -> str:

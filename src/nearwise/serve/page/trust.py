@@ -36,7 +36,7 @@ def add_trust(read: APIRouter, service: Service) -> None:
                 example=feedback_request(version, str(request.base_url)),
             )
 
-        return await patiently(service, "/page/trust/view", work)
+        return await patiently(service, "trust/view", work)
 
     @read.get("/page/trust/groups", include_in_schema=False)
     async def groups() -> Response:
@@ -45,18 +45,18 @@ def add_trust(read: APIRouter, service: Service) -> None:
             rows = found[found["kind"] == "group"]
             names = {what: what.rpartition(": ")[0] for what in rows["what"]}
             listed = [
-                {"what": what, "link": f"/page/review?{Address('group', group=name).query}"}
+                {"what": what, "link": f"review?{Address('group', group=name).query}"}
                 for what, name in names.items()
             ]
             return part("groups.html", groups=listed)
 
-        return await patiently(service, "/page/trust/groups", work)
+        return await patiently(service, "trust/groups", work)
 
 
 def review_of(given: object, suggested: object) -> str:
     """Address of the review of rows with a given label and another predicted class."""
     pair = Address("label", given=str(given), suggested=str(suggested))
-    return f"/page/review?{pair.query}"
+    return f"review?{pair.query}"
 
 
 def _rolling(correct: np.ndarray) -> tuple[list[int], list[float]] | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 from starlette.responses import PlainTextResponse, Response
 
 from nearwise.estimators import LiveModel
@@ -16,20 +16,20 @@ from nearwise.serve.service import Service
 def add_jobs(read: APIRouter, admin: APIRouter, service: Service) -> None:
     """Add jobs, and figures for Prometheus."""
 
-    def started(kind: str, work: Callable[[LiveModel], object]) -> Response:
+    def started(request: Request, kind: str, work: Callable[[LiveModel], object]) -> Response:
         job = service.start_job(kind, work)
-        where = f"/jobs/{job.id}"
+        where = f"{request.scope['root_path']}/jobs/{job.id}"
         return PlainJSON({"job": job.id, "status": where}, 202, headers={"Location": where})
 
     @admin.post("/compact", tags=["jobs"], status_code=202, response_model=status.StartedJob)
-    async def compact() -> Response:
+    async def compact(request: Request) -> Response:
         """Fold all changes into the model's folder, and delete removed rows for good."""
-        return started("compact", lambda live: live.compact())
+        return started(request, "compact", lambda live: live.compact())
 
     @admin.post("/refresh", tags=["jobs"], status_code=202, response_model=status.StartedJob)
-    async def refresh() -> Response:
+    async def refresh(request: Request) -> Response:
         """Refit the model on the present memory; predictions continue meanwhile."""
-        return started("refresh", lambda live: live.refresh())
+        return started(request, "refresh", lambda live: live.refresh())
 
     @read.get("/jobs/{id}", tags=["jobs"], response_model=status.Job)
     async def get_job(

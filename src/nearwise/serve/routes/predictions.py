@@ -27,7 +27,7 @@ def add_predictions(read: APIRouter, service: Service) -> None:
     async def predict(body: Annotated[Any, Depends(reader(task.PredictRequest))]) -> Response:
         """Predict rows, with the requested additional outputs."""
         return await service.predict(
-            lambda now: rows_for(now, body), body.n_rows, _asked(body), _predictions
+            lambda now: rows_for(now, body), body.n_rows, asked_by(body), _predictions
         )
 
     @read.post("/explain", tags=["predict"], **typed(task.ExplainRequest, task.Explanations))
@@ -36,7 +36,7 @@ def add_predictions(read: APIRouter, service: Service) -> None:
 
         `without`, `relabel` and `remembered` answer as if the memory had changed.
         """
-        ask = _asked(body, body.n_neighbors)
+        ask = asked_by(body, body.n_neighbors)
         if not body.takes_longer:
             return await service.predict(
                 lambda now: rows_for(now, body), body.n_rows, ask, _predictions
@@ -47,17 +47,23 @@ def add_predictions(read: APIRouter, service: Service) -> None:
         return await work(lambda: _predictions(_hypothetical(service, body, ask)))
 
 
-def _asked(body: Any, n_neighbors: int | None = None) -> Ask:
+def asked_by(body: Any, n_neighbors: int | None = None) -> Ask:
+    """Query with the outputs that a body asks for."""
     levels = getattr(body, "quantiles", None)
     limits = body.coverage, body.max_risk, getattr(body, "max_width", None)
     return Ask(body.confidence, body.novelty, *limits, n_neighbors, levels)
 
 
 def _predictions(found: Answers) -> Response:
+    return PlainJSON(members(found))
+
+
+def members(found: Answers) -> dict[str, Any]:
+    """Members of the response to a request for predictions."""
     content: dict[str, Any] = {"predictions": found.records()}
     if found.selection is not None:
         content["selection"] = found.selection
-    return PlainJSON(content | {"memory_version": found.version, "warnings": found.warnings})
+    return content | {"memory_version": found.version, "warnings": found.warnings}
 
 
 def _hypothetical(service: Service, body: Any, ask: Ask) -> Answers:

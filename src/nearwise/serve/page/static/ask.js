@@ -127,14 +127,24 @@ function showVerdict() {
   if (top < 0 || bottom > innerHeight) document.getElementById("answer").scrollIntoView();
 }
 
+// The answers for several targets lead to the same question about each.
+function showAnswers() {
+  const isImage = document.getElementById("image")?.value;
+  const {search} = new URL(address(), location);
+  for (const link of document.querySelectorAll("#answers .with-question")) if (!isImage) link.search = search;
+  isRestored = true;
+  noteAddress();
+}
+
 document.addEventListener("htmx:afterSettle", (event) => {
   if (event.target.id === "asking") {
     markAll();
     restoreForm();
     isRestored ||= !location.search;
   }
-  if (event.target.id !== "answer" || !document.getElementById("near")) return;
+  if (event.target.id !== "answer" || !document.querySelector("#near, #answers")) return;
   document.getElementById("answer").classList.remove("stale");
+  if (document.getElementById("answers")) return showAnswers();
   document.getElementById("said").textContent = document.querySelector("#answer .answer").textContent;
   markAll();
   showVerdict();
@@ -143,7 +153,7 @@ document.addEventListener("htmx:afterSettle", (event) => {
 
 document.addEventListener("htmx:afterRequest", (event) => {
   const path = event.detail.requestConfig?.path;
-  if (event.detail.successful && path === "/page/ask/answer") {
+  if (event.detail.successful && path === "ask/answer") {
     const body = {};
     for (const [name, value] of new FormData(question()).entries()) {
       if (name !== "off" && !name.startsWith("as.")) body[name] = value;
@@ -159,7 +169,7 @@ document.addEventListener("htmx:afterRequest", (event) => {
 // A value that cannot be read is said at its field.
 document.addEventListener("htmx:responseError", (event) => {
   const {status, responseText} = event.detail.xhr;
-  if (event.detail.requestConfig?.path !== "/page/ask/answer" || status !== 422) return;
+  if (event.detail.requestConfig?.path !== "ask/answer" || status !== 422) return;
   const said = problemIn(status, responseText);
   const field = fields().find((one) => said.startsWith(`${one.dataset.column}: `));
   if (!field) return;

@@ -65,7 +65,7 @@ class MemoryMap {
   async asked(method, color, isLaidOut, signal) {
     for (let n = 0; n < MOST_TRIES; n++) {
       const isKept = isLaidOut && n === 0;
-      const data = isKept ? this.data : await (await fetched(`/map?method=${method}`, {signal})).json();
+      const data = isKept ? this.data : await (await fetched(`../map?method=${method}`, {signal})).json();
       if (!isKept) this.values.clear();
       const points = isKept ? this.points : new Points(data);
       const coloring = color === "label"
@@ -91,7 +91,7 @@ class MemoryMap {
     if (known?.points === points) return known;
     const query = color.startsWith("column:")
       ? `by=column&column=${encodeURIComponent(color.slice(7))}` : `by=${color}`;
-    const data = await (await fetched(`/map/values?${query}`, {signal})).json();
+    const data = await (await fetched(`../map/values?${query}`, {signal})).json();
     if (data.memory_version !== layout.memory_version) return null;
     const coloring = new Coloring(points, data, TITLES[color] ?? color.slice(7));
     coloring.points = points;
@@ -160,7 +160,7 @@ class MemoryMap {
   async sayProgress(signal) {
     const isLayout = this.shown.method !== this.method;
     while (!signal.aborted && !el("map-busy").hidden) {
-      const response = isLayout ? await fetch("/page/map/progress", {headers: keyHeaders()}).catch(() => null) : null;
+      const response = isLayout ? await fetch("map/progress", {headers: keyHeaders()}).catch(() => null) : null;
       const {progress} = response?.ok ? await response.json() : {progress: null};
       if (signal.aborted || el("map-busy").hidden) return;
       if (progress !== null) el("map-progress").value = progress;
@@ -250,7 +250,7 @@ class MemoryMap {
 async function placedQuestion(method, signal) {
   const question = sessionStorage.getItem(QUESTION);
   if (!question) return null;
-  const placed = await fetch(`/page/map/query?method=${method}`, {
+  const placed = await fetch(`map/query?method=${method}`, {
     signal,
     method: "POST",
     body: question,

@@ -107,7 +107,7 @@ function showTip(map, i, x = 0, y = 0) {
   };
   place();
   tipTimer = setTimeout(async () => {
-    const response = await fetch(`/page/map/tip/${id}`, {headers: keyHeaders()}).catch(() => null);
+    const response = await fetch(`map/tip/${id}`, {headers: keyHeaders()}).catch(() => null);
     if (map.tipFor !== i) return;
     if (!response?.ok) tip.append(made("span", {}, response?.status === 404 ? "removed since" : "no values"));
     else {

@@ -96,7 +96,7 @@ class Selection {
     const {chosen, facts} = this;
     const body = {ids: this.ids().join(",")};
     const told = [
-      fetched("/page/map/columns", posted(body, signal)).then((found) => found.json()).then(({differences}) =>
+      fetched("map/columns", posted(body, signal)).then((found) => found.json()).then(({differences}) =>
         differences.map(({column, here, elsewhere}) => `${column}: ${here} against ${elsewhere}`)),
       labels.isCategory
         ? this.valuesOf("right", signal).then(({values}) => known("Accuracy", values.map((value) => 1 - value), chosen, percent))
@@ -117,7 +117,7 @@ class Selection {
   async list() {
     const {signal} = this.leave;
     try {
-      await htmx.ajax("POST", "/page/map/rows", {
+      await htmx.ajax("POST", "map/rows", {
         target: "#map-rows", source: "#map-rows", values: {ids: this.ids().join(",")},
       });
     } finally {
@@ -133,11 +133,11 @@ class Selection {
       tell("The browser has no room for so many ids. Select fewer rows.");
       return;
     }
-    location.assign("/page/review?kind=selection");
+    location.assign("review?kind=selection");
   }
 
   save() {
-    save("selection.csv", "/page/map/export", posted({ids: this.ids().join(",")}, this.leave.signal));
+    save("selection.csv", "map/export", posted({ids: this.ids().join(",")}, this.leave.signal));
   }
 }
 

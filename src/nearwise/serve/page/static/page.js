@@ -68,7 +68,7 @@ async function save(name, path, options) {
 async function sayReady() {
   const place = document.getElementById("ready");
   try {
-    const {getting_ready: step} = await (await fetch("/v2/health/ready")).json();
+    const {getting_ready: step} = await (await fetch("../v2/health/ready")).json();
     place.hidden = !step;
     if (!step) return;
     place.textContent = `Getting ready (${Math.round(100 * step.progress)} % done): ${step.step} ...`;

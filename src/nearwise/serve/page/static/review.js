@@ -2,7 +2,7 @@
 "use strict";
 
 const DECISIONS = "nearwise-decisions"; // versions of the decisions of this tab, newest last
-const REVIEW = "/page/review";
+const REVIEW = "review";
 let isWorking = false; // from a request until its case can take keys
 let isNewPlace = true; // false while the address is that of the browser's history already
 

@@ -6,15 +6,17 @@ Target: the default's macro Brier score is below that of every peer, in the mean
     python benchmarks/labels.py --data-root DATA --tasks flags --methods instant --seeds 101
 
 Files in DATA are ARFF and XML files of tsoumakas/mulan@43f63890 (data/multi-label): emotions (593
-songs, 72 columns, 6 labels), yeast (2,417 genes, 103 columns, 14 labels) and scene (2,407 pictures,
-294 columns, 6 labels; scene-train.arff and scene-test.arff). "made" is scikit-learn's
+songs, 72 columns, 6 labels), yeast (2,417 genes, 103 columns, 14 labels), scene (2,407 pictures,
+294 columns, 6 labels; scene-train.arff and scene-test.arff) and cal500 (502 songs, 68 columns, 174
+labels, many of them rare). "made" is scikit-learn's
 make_multilabel_classification: 1,000 rows, 20 columns, 8 labels. Choices were made on flags,
 foodtruck and birds.
 
 A seed draws the remembered and the judged rows: 70 % and 30 %. Labels with fewer than 10 rows are
 left out. All peers see the same rows. Neighbors, weights and C are chosen by the Brier score in
 five folds of the remembered rows. Seeds above 100 are for choices, 0 to 4 for the record. Fits are
-in CPU seconds, one row is the median wall time of 11; one thread.
+in CPU seconds with the growth of the process in MiB, one row is the median wall time of 11; one
+thread.
 """
 
 import time
@@ -28,6 +30,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from keeping import RESULTS, keep_runs, listed, means_by, milliseconds, options_of
+from nearwise_lab.experiments.measure import PeakMemory
 from scipy.io import arff
 from sklearn.datasets import make_multilabel_classification
 from sklearn.dummy import DummyClassifier
@@ -54,7 +57,7 @@ MEASURES = {
     "fit_cpu_seconds": 1,
     "one_row_ms": 1,
 }
-TASKS = ("emotions", "yeast", "scene", "made")
+TASKS = ("emotions", "yeast", "scene", "made", "cal500")
 
 
 def read_labels(root: Path, task: str, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
@@ -156,14 +159,19 @@ def measure(root: Path, task: str, method: str, seed: int) -> dict[str, Any]:
     X, new = X.reset_index(drop=True), new.reset_index(drop=True)
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
-        start = time.process_time()
-        predict = METHODS[method](X, y, seed)
-        seconds = time.process_time() - start
+        with PeakMemory() as peak:
+            start = time.process_time()
+            predict = METHODS[method](X, y, seed)
+            seconds = time.process_time() - start
         proba = predict(new)
         times = [milliseconds(partial(predict, new.iloc[[row]])) for row in range(11)]
     found = {"n_train": len(y), "n_test": len(truth), "n_labels": y.shape[1]}
     found |= evaluate_labels(truth, np.clip(proba, 0, 1))
-    return found | {"fit_cpu_seconds": seconds, "one_row_ms": float(np.median(times))}
+    return found | {
+        "fit_cpu_seconds": seconds,
+        "peak_mib": peak.mib,
+        "one_row_ms": float(np.median(times)),
+    }
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -40,9 +40,12 @@ def folders(tmp_path_factory):
     return where
 
 
+def _services(folder):
+    return {name: Service(LiveTarget(path)) for name, path in target_folders(folder).items()}
+
+
 def _app(folder, **options):
-    live = {name: Service(LiveTarget(path)) for name, path in target_folders(folder).items()}
-    return create_targets_app(live, name="tags", **options)
+    return create_targets_app(_services(folder), name="tags", **options)
 
 
 @contextmanager
@@ -101,8 +104,12 @@ def test_mistakes_are_problems_and_change_nothing(client, body, status, said):
     assert said in problem(client.post("/predict", json=body), status)
 
 
-def test_labels_change_alone_and_rows_only_with_all_targets(folders, tmp_path):
-    folder = shutil.copytree(folders / "labels", tmp_path / "labels")
+@pytest.fixture
+def folder(folders, tmp_path):
+    return shutil.copytree(folders / "labels", tmp_path / "labels")
+
+
+def test_labels_change_alone_and_rows_only_with_all_targets(folder):
     with _client(folder) as client:
         path = client.get("/targets").json()["targets"][1]["path"]
         rows = {"rows": [ROW], "labels": [1]}
@@ -112,7 +119,7 @@ def test_labels_change_alone_and_rows_only_with_all_targets(folders, tmp_path):
             client.post(f"{path}/feedback", json=rows),
             client.post(f"{path}/issues/3", json={"action": "remove"}),
         ):
-            assert "nearwise add" in problem(answer, 422)
+            assert "POST /rows" in problem(answer, 422)
         old = client.get(f"{path}/rows/3").json()["label"]
         assert client.patch(f"{path}/rows/3", json={"label": 1 - old}).status_code == 200
         assert client.post(f"{path}/changes/1/undo").status_code == 200
@@ -120,6 +127,62 @@ def test_labels_change_alone_and_rows_only_with_all_targets(folders, tmp_path):
         assert client.get(started.headers["location"]).json()["kind"] == "compact"
     model = AttnKNNClassifier.load(folder)  # without a warning about differing rows
     assert [len(one.memory_) for one in model.estimators_] == [90] * 3
+
+
+LABELED = {"rows": [ROW, ROW], "labels": {"sea": [1, 0], "sun set": [0, 0], "boat/ship": [1, 1]}}
+
+
+def test_rows_are_added_to_and_removed_from_all_targets(folder):
+    with _client(folder) as client:
+        added = client.post("/rows", json=LABELED, headers={"Idempotency-Key": "one"})
+        assert (added.status_code, added.json()) == (201, {"kind": "add", "ids": [90, 91]})
+        again = client.post("/rows", json=LABELED, headers={"Idempotency-Key": "one"})
+        assert again.json() == added.json()
+        assert client.delete("/rows/90").json() == {"kind": "remove", "ids": [90]}
+        problem(client.delete("/rows/90"), 404)
+        problem(client.post("/targets/sea/changes/1/undo"), 422)  # would be of one target
+        paths = [one["path"] for one in client.get("/targets").json()["targets"]]
+        found = [client.get(f"{path}/rows/91").json()["label"] for path in paths]
+        assert found == [0, 0, 1]
+    model = AttnKNNClassifier.load(folder)
+    assert [len(one.memory_) for one in model.estimators_] == [91] * 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"labels": {"sea": [1, 0]}}, "lacks 'sun set'"),
+        ({"labels": LABELED["labels"] | {"mud": [1, 1]}}, "'mud'"),
+        ({"labels": LABELED["labels"] | {"boat/ship": [1]}}, "one each"),
+        ({"labels": LABELED["labels"] | {"boat/ship": [1, 7]}}, "7 is not one of"),
+        ({"rows": [ROW, {"a": 1.0}]}, "Row 1 lacks"),
+    ],
+)
+def test_rows_that_one_target_cannot_take_are_added_to_none(folder, wrong, said):
+    with _client(folder) as client:
+        assert said in problem(client.post("/rows", json=LABELED | wrong), 422)
+        assert {one["n_rows"] for one in client.get("/targets").json()["targets"]} == {90}
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+def test_an_addition_that_stops_halfway_is_completed_under_its_key(folder, key):
+    headers = {} if key is None else {"Idempotency-Key": key}
+    services = _services(folder)
+    with TestClient(create_targets_app(services), raise_server_exceptions=False) as client:
+        last = services["boat/ship"]
+        write, last.live._log.write = last.live._log.write, _full
+        said = problem(client.post("/rows", json=LABELED, headers=headers), 503)
+        assert "'boat/ship'" in said and "2 of 3 targets" in said
+        last.live._log.write = write
+        assert "Idempotency-Key" in problem(client.post("/rows", json=LABELED), 409)
+        key = key or re.search(r"Idempotency-Key (\w+)", said)[1]
+        done = client.post("/rows", json=LABELED, headers={"Idempotency-Key": key})
+        assert done.json()["ids"] == [90, 91]
+        assert {one["n_rows"] for one in client.get("/targets").json()["targets"]} == {92}
+
+
+def _full(*_):
+    raise OSError(28, "No space left on device")
 
 
 def test_keys_are_needed_for_all_targets_and_for_each(folders, tmp_path):
@@ -131,6 +194,7 @@ def test_keys_are_needed_for_all_targets_and_for_each(folders, tmp_path):
             assert client.get(url, headers=key).status_code == 200
         problem(client.post("/predict", json={"rows": [ROW]}), 401)
         problem(client.patch("/targets/sea/rows/1", json={"label": 1}, headers=key), 403)
+        problem(client.post("/rows", json=LABELED, headers=key), 403)
         assert client.get("/page/targets").status_code == 200  # holds nothing of the model
 
 

@@ -1,6 +1,6 @@
 """Documentation of the HTTP interface: /openapi.json with examples of this model, and /docs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -67,10 +67,18 @@ TAGS = {  # in this order
 REF = "#/components/schemas/{model}"
 
 
-def add_documentation(app: FastAPI, service: Service, name: str, *, has_keys: bool) -> None:
+def add_documentation(
+    app: FastAPI,
+    service: Service,
+    name: str,
+    *,
+    has_keys: bool,
+    further: Mapping[type[BaseModel], Callable[[], Any]] | None = None,
+) -> None:
     """Serve /openapi.json, and /docs without any network access.
 
-    The description is public. A service with keys leaves out the examples, which use columns,
+    `further` are bodies beside those of the task, each with a function that returns an example. The
+    description is public. A service with keys leaves out the examples, which use columns,
     labels and ids of the model.
     """
     static = files("fastapi_offline").joinpath("static")
@@ -93,9 +101,10 @@ def add_documentation(app: FastAPI, service: Service, name: str, *, has_keys: bo
     def openapi() -> dict[str, Any]:
         is_new, schema = app.openapi_schema is None, described()
         if is_new:
-            _complete(schema, service.task.BODIES, has_keys=has_keys)
+            _complete(schema, (*service.task.BODIES, *(further or ())), has_keys=has_keys)
         if not has_keys:
-            _show_model(schema, service, name)  # each time, since a row may be removed
+            more = {kind.__name__: make() for kind, make in (further or {}).items()}
+            _show_model(schema, service, name, more)  # each time, since a row may be removed
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -161,10 +170,10 @@ def _of_each_form(body: type[BaseModel], whole: dict[str, Any]) -> dict[str, Any
     return schemas | {body.__name__: {"description": whole["description"], "oneOf": each}}
 
 
-def _show_model(schema: dict[str, Any], service: Service, name: str) -> None:
+def _show_model(schema: dict[str, Any], service: Service, name: str, more: dict[str, Any]) -> None:
     """Add an example to each body and to the parameters `model` and `id`."""
     version = service.live.now
-    bodies, row = examples(version, service.task), a_remembered_id(version)
+    bodies, row = examples(version, service.task) | more, a_remembered_id(version)
     for path, operations in schema["paths"].items():
         about_rows = path.startswith(("/rows/", "/issues/"))
         for operation in operations.values():

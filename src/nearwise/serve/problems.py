@@ -114,10 +114,11 @@ def explain_errors(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return problem(_as_problem(error), own_path(request.scope))
+    return problem(as_problem(error), own_path(request.scope))
 
 
-def _as_problem(error: Exception) -> ProblemError:
+def as_problem(error: Exception) -> ProblemError:
+    """Return the error of a request, or of the model's folder, as a problem."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, HTTPException):  # 404 and 405 of routes

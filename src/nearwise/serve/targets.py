@@ -1,51 +1,82 @@
 """HTTP application of several targets: the model of each, and answers of all of them at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any
+from uuid import uuid4
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
+from nearwise.estimators.live import Version
 from nearwise.estimators.model.fitted_model import FittedModel
+from nearwise.estimators.several import has_same_rows
 from nearwise.estimators.storage.journaling import ADD, FEEDBACK, REMOVE, Draft
 from nearwise.memory import Change
+from nearwise.names import listed
 from nearwise.serve.answers import Answer, status
 from nearwise.serve.app import bare_app, create_app, needed
-from nearwise.serve.bodies import reader
+from nearwise.serve.bodies import Labels, Rows, reader
 from nearwise.serve.description import add_documentation
+from nearwise.serve.examples import examples
 from nearwise.serve.guards import Guards, checked_origins
 from nearwise.serve.keys import StoredKey
 from nearwise.serve.page.targets import add_targets_page, path_of
-from nearwise.serve.problems import PlainJSON
-from nearwise.serve.routes.parts import typed
+from nearwise.serve.problems import PlainJSON, ProblemError, as_problem
+from nearwise.serve.routes.parts import IdempotencyKey, RowId, key_of_holder, typed
 from nearwise.serve.routes.predictions import asked_by, members
-from nearwise.serve.rows import rows_for
+from nearwise.serve.rows import labels_for, rows_for
 from nearwise.serve.service import Service
 
 
 class LiveTarget(LiveModel):
     """Live model of one of several targets: its labels change alone, its rows with all others."""
 
+    _is_alone = True  # whether a change is of this target only
+
+    @contextmanager
+    def with_all(self) -> Iterator[None]:
+        """Allow changes of rows, which the caller makes for all targets."""
+        self._is_alone = False
+        try:
+            yield
+        finally:
+            self._is_alone = True
+
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
-        def of_labels(fitted: FittedModel) -> Draft:
+        def checked(fitted: FittedModel) -> Draft:
             draft = make(fitted)
-            if draft.kind in (ADD, FEEDBACK, REMOVE):
+            if self._is_alone and draft.kind in (ADD, FEEDBACK, REMOVE):
                 raise ValueError(
                     f"All targets in {self.folder.parent.name} remember the same rows, and this is "
-                    "one of them. Add and remove rows in the whole folder: nearwise add, nearwise "
-                    "remove. With nearwise serve --follow the service takes them at once."
+                    "one of them. Add and remove rows of all: POST /rows and DELETE /rows/ID of "
+                    "the whole service, or nearwise add and nearwise remove."
                 )
             return draft
 
-        return super()._commit(of_labels, request, key)
+        return super()._commit(checked, request, key)
+
+
+class LabeledRowsOfTargets(Rows):
+    """Rows with their labels, or numbers, for all targets."""
+
+    labels: dict[str, Labels] = Field(description="Labels of the rows by the name of the target.")
+
+    @model_validator(mode="after")
+    def _as_many(self) -> "LabeledRowsOfTargets":
+        for name, labels in self.labels.items():
+            if len(labels) != self.n_rows:
+                raise ValueError(
+                    f"{self.n_rows} rows have {len(labels)} labels of {name[:60]!r}; give one each"
+                )
+        return self
 
 
 class TargetSummary(Answer):
@@ -62,6 +93,13 @@ class Targets(Answer):
     """All targets of the service."""
 
     targets: list[TargetSummary]
+
+
+class ChangedTargets(Answer):
+    """A completed change of all targets."""
+
+    kind: str = Field(description="add or remove.")
+    ids: list[int] = Field(description="Changed rows.")
 
 
 def create_targets_app(
@@ -114,14 +152,17 @@ def create_targets_app(
         monitoring=None,
         is_full=lambda: any(one.predictions.is_full for one in services.values()),
     )
-    read = APIRouter(dependencies=[needed("read", keys)])
+    read, write = (APIRouter(dependencies=[needed(one, keys)]) for one in ("read", "write"))
     _add_routes(app, read, services)
+    _add_changes(write, services)
     if page:
         add_targets_page(app, read, services, name)
-    app.include_router(read)
+    for router in (read, write):
+        app.include_router(router)
     for path, one in apps.items():
         app.mount(f"/{path}", one)
-    add_documentation(app, first, name, has_keys=bool(keys))
+    further: Any = {LabeledRowsOfTargets: lambda: _example(services)}
+    add_documentation(app, first, name, has_keys=bool(keys), further=further)
     return app
 
 
@@ -169,3 +210,103 @@ def _add_routes(app: FastAPI, read: APIRouter, services: Mapping[str, Service]) 
         )
         content = {"targets": dict(zip(services, found, strict=True))}
         return await run_in_threadpool(PlainJSON, content)
+
+
+def _add_changes(write: APIRouter, services: Mapping[str, Service]) -> None:
+    """Add changes of the rows, which all targets make."""
+
+    @write.post(
+        "/rows", tags=["memory"], status_code=201, **typed(LabeledRowsOfTargets, ChangedTargets)
+    )
+    async def add_rows(
+        request: Request,
+        body: Annotated[Any, Depends(reader(LabeledRowsOfTargets))],
+        key: IdempotencyKey,
+    ) -> Response:
+        """Remember rows in all targets. Nothing is trained."""
+        _check_names(body.labels, services)
+
+        def given(now: Version, name: str) -> tuple[Any, Any]:
+            return rows_for(now, body), labels_for(now, body.labels[name], new_classes=False)
+
+        def check(one: Service, name: str) -> None:
+            now = one.live.now
+            now.fitted.checked(given(now, name)[1], body.n_rows)
+
+        def add(live: LiveModel, name: str, key: str) -> Change:
+            return live.add(*given(live.now, name), key=key)
+
+        next(iter(services.values())).check_rows(body.n_rows)
+        for name, one in services.items():
+            await one.ask(partial(check, one, name))
+        return PlainJSON(await _changed_all(services, add, key, request), 201)
+
+    @write.delete("/rows/{id}", tags=["memory"], response_model=ChangedTargets)
+    async def remove_row(request: Request, id: RowId, key: IdempotencyKey) -> Response:
+        """Remove a remembered row from all targets."""
+
+        def remove(live: LiveModel, name: str, key: str) -> Change:
+            return live.remove([id], key=key)
+
+        return PlainJSON(await _changed_all(services, remove, key, request))
+
+
+def _check_names(labels: Mapping[str, Any], services: Mapping[str, Service]) -> None:
+    """Raise ProblemError 422 unless there are labels of each target."""
+    strange = [name for name in labels if name not in services]
+    missing = [name for name in services if name not in labels]
+    if strange or missing:
+        what = f"names {listed(strange)}" if strange else f"lacks {listed(missing)}"
+        raise ProblemError(422, f"labels {what}; the targets are {listed(list(services))}.")
+
+
+async def _changed_all(
+    services: Mapping[str, Service],
+    make: Callable[[LiveModel, str, str], Change],
+    key: str | None,
+    request: Request,
+) -> dict[str, Any]:
+    """Make a change in all targets, one after the other.
+
+    `make` takes a live model, the name of its target, and the key of the change. If a target
+    cannot make it now, the message tells the key under which the request completes it.
+    """
+    if key is None and not has_same_rows([one.live.now.fitted for one in services.values()]):
+        raise ProblemError(
+            409,
+            "The targets do not remember the same rows, since a change was interrupted. Send it "
+            "again under its Idempotency-Key, or repeat the command that made it.",
+        )
+    chosen = uuid4().hex
+    used = key or key_of_holder(request, chosen)
+    assert used is not None  # one was given
+
+    def with_all(live: LiveModel, name: str) -> Change:
+        assert isinstance(live, LiveTarget)  # as `create_targets_app` asks for
+        with live.with_all():
+            return make(live, name, used)
+
+    made: list[Change] = []
+    for name, one in services.items():
+        try:
+            made.append(await one.change(partial(with_all, name=name), used))
+        except Exception as error:
+            found = as_problem(error)
+            if not made and found.status_code != 504:
+                raise
+            given = "the same Idempotency-Key" if key else f"the Idempotency-Key {chosen}"
+            raise ProblemError(
+                found.status_code,
+                f"Target {name!r}: {found.detail} {len(made)} of {len(services)} targets have the "
+                f"change. Send it again under {given} to complete it.",
+            ) from error
+    return {"kind": made[0].kind, "ids": made[0].ids}
+
+
+def _example(services: Mapping[str, Service]) -> dict[str, Any]:
+    """Return example rows with labels of all targets."""
+    each = {name: examples(one.live.now, one.task)["LabeledRows"] for name, one in services.items()}
+    first = next(iter(each.values()))
+    rows = {form: first[form] for form in LabeledRowsOfTargets.forms if form in first}
+    label = next(iter(services.values())).task.LABEL
+    return rows | {"labels": {name: one[f"{label}s"] for name, one in each.items()}}

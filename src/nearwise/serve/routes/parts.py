@@ -22,7 +22,7 @@ def typed(kind: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
     return {"openapi_extra": body, "response_model": answer}
 
 
-def _key_of_holder(
+def key_of_holder(
     request: Request,
     key: Annotated[
         str | None,
@@ -39,7 +39,7 @@ def _key_of_holder(
     return f"{key} of {holder}" if key is not None and holder else key
 
 
-IdempotencyKey = Annotated[str | None, Depends(_key_of_holder)]
+IdempotencyKey = Annotated[str | None, Depends(key_of_holder)]
 
 
 def changed(change: Change, status: int = 200, **more: Any) -> Response:

@@ -82,7 +82,7 @@ def serve(
     The model is a classifier or a regressor. A browser shows a page at this address. It shows
     queries with their neighbors, a map of the training rows, and a review of labels or targets. For
     classes it also shows how far predictions can be trusted. A model of several targets answers
-    for all at once, and each target has a service of its own at /targets/NAME.
+    for all at once. Each has a service of its own at /targets/NAME.
 
     Programs use plain JSON (/predict, /explain, /rows, /review, ...) or the Open Inference Protocol
     (/v2). /docs describes both, and clients are generated from /openapi.json. Requests that wait

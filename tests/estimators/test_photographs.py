@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearwise.cli import main
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.inputs.images import image_embedder
 from nearwise.estimators.settings import Settings
@@ -163,3 +164,26 @@ def test_settings_of_a_network_do_not_fit_one_that_is_never_trained(weights):
     X, y = photographs(40)
     with pytest.raises(ValueError, match=r"embedder_options.*never trained"):
         attn_knn(embedder=lite0.NAME, embedder_options={"dim": 8}).fit(X, y)
+
+
+def test_photographs_of_several_labels_are_embedded_once(weights, embedded, tmp_path):
+    X, y = photographs(40)
+    labels = np.column_stack([y == "wide", np.arange(40) % 4 < 2, np.arange(40) % 5 > 2])
+    model = attn_knn(preset="instant", random_state=0).fit(X, labels.astype(int))
+    assert embedded == [40]
+    path = tmp_path / "m.model"
+    model.save(path)
+    for one in (model, AttnKNNClassifier.load(path)):
+        embedded.clear()
+        proba = one.predict_proba(X[:7])
+        assert embedded == [7]
+        alone = [of_label.predict_proba(X[:7]) for of_label in one.estimators_]
+        np.testing.assert_allclose(proba, alone, rtol=1e-6)
+    files = tmp_path / "new"
+    files.mkdir()
+    for at in range(5):
+        Image.fromarray(X[at]).save(files / f"{at}.png")
+    embedded.clear()
+    with pytest.raises(SystemExit):
+        main(["predict", str(path), str(files), "--proba", "--out", str(tmp_path / "out.csv")])
+    assert [n for n in embedded if n > 4] == [5]  # loading checks a few rows of each model

@@ -12,6 +12,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, f1_score
 
 from nearwise import AttnKNNClassifier, AttnKNNRegressor
 from nearwise.estimators.fit.beside import stratified
+from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.opening import load_any
 from nearwise.memory import StoreError
 from nearwise.metrics import evaluate_labels
@@ -204,6 +205,31 @@ def test_numbers_as_several_targets(tmp_path):
 def test_unusable_targets_are_named(y, why):
     with pytest.raises(ValueError, match=why):
         instant().fit(X[TRAIN], y)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("method", ["predict_proba", "predict", "explain", "novelty_p_value"])
+def test_rows_are_encoded_once_for_all_targets(fitted, is_loaded, method, tmp_path, monkeypatch):
+    model = fitted
+    if is_loaded:
+        fitted.save(tmp_path / "m")
+        model = AttnKNNClassifier.load(tmp_path / "m")
+    alone = [getattr(one, method)(X[TEST]) for one in model.estimators_]
+    encoded, transform = [], TableEncoder.transform
+
+    def counted(self, rows):
+        encoded.append(len(rows))
+        return transform(self, rows)
+
+    monkeypatch.setattr(TableEncoder, "transform", counted)
+    found = getattr(model, method)(X[TEST])
+    assert encoded == [60]
+    getattr(model, method)(X[TEST])
+    assert encoded == [60, 60]  # nothing is kept for the next call
+    found = found.T if method == "predict" else found
+    if method == "explain":
+        found, alone = ([[e.proba for e in one] for one in two] for two in (found, alone))
+    np.testing.assert_array_equal(found, alone)
 
 
 def test_a_capacity_does_not_go_with_several_targets():

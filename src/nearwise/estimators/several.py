@@ -17,6 +17,7 @@ from nearwise.estimators.fit.beside import Beside
 from nearwise.estimators.inputs.labels import check_labels
 from nearwise.estimators.inputs.rows import Rows, Source
 from nearwise.estimators.inputs.several import matched, several_targets
+from nearwise.estimators.inputs.shared_work import shared_work
 from nearwise.estimators.model.fitted_model import FittedModel, FittedTargets
 from nearwise.estimators.progress import naming_steps
 from nearwise.estimators.settings import Settings
@@ -37,11 +38,12 @@ def fit_each(
     """
     _refuse_capacity(estimator)
     beside, models = _beside(estimator, targets, len(rows)), []
-    for number, target in enumerate(targets):
-        one = source._replace(y=target), rows, columns, sample_weight
-        at = f"{target.name} ({number + 1} of {len(targets)})"
-        with of_target(target.name), naming_steps(at):
-            models.append(fit(*one, beside.at(number)))
+    with shared_work():
+        for number, target in enumerate(targets):
+            one = source._replace(y=target), rows, columns, sample_weight
+            at = f"{target.name} ({number + 1} of {len(targets)})"
+            with of_target(target.name), naming_steps(at):
+                models.append(fit(*one, beside.at(number)))
     return FittedTargets([str(target.name) for target in targets], models)
 
 
@@ -148,10 +150,11 @@ def _called(
     names, y = whole.fitted_.names, given.get("y")
     targets = None if y is None or np.isscalar(y) else matched(y, names)
     results = []
-    for number, (one, name) in enumerate(zip(each, names, strict=True)):
-        own = given if targets is None else given | {"y": targets[number]}
-        with of_target(name):
-            results.append(method(one, **own))
+    with shared_work():
+        for number, (one, name) in enumerate(zip(each, names, strict=True)):
+            own = given if targets is None else given | {"y": targets[number]}
+            with of_target(name):
+                results.append(method(one, **own))
     return results
 
 

@@ -138,6 +138,7 @@ def predict(
     import pandas as pd
 
     from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.inputs.shared_work import shared_work
     from nearwise.estimators.uncertainty.explain import with_sources
 
     if holds_targets(model):
@@ -149,7 +150,8 @@ def predict(
             "quantiles": quantiles,
             "explain": explain,
         }
-        columns = predicted_columns(learned, model, features, trust_options, **wanted)
+        with shared_work():
+            columns = predicted_columns(learned, model, features, trust_options, **wanted)
         _write(beside(copied, pd.DataFrame(columns)), out, form, quiet=quiet)
         return
     copied, features = read_to_predict(learned, model, data, copy or [], reading)

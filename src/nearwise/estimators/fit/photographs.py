@@ -9,6 +9,7 @@ from torch import Tensor
 from nearwise.estimators.fit.problem import FitSettings, Problem
 from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder
 from nearwise.estimators.inputs.rows import AnyRows
+from nearwise.estimators.inputs.shared_work import once
 from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import EMBEDDED
@@ -32,7 +33,11 @@ def fit_photographs(
     """Fit to images by `fit_table`; the features of a single view are kept in the memory."""
     encoder = cast(ImageEncoder, problem.encoder)
     backbone = lite0.lite0().to(settings.device)
-    features, *others = _features(backbone, problem, settings, progress)
+    features, *others = once(
+        "features of a fit",
+        (problem.rows,),
+        lambda: _features(backbone, problem, settings, progress),
+    )
     table = TableEncoder()
     rows = table.fit(features.double().numpy())
     views: list[AnyRows] = [table.transform(view.double().numpy()) for view in others]

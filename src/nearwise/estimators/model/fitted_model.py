@@ -13,6 +13,7 @@ from nearwise.data.tables.numeric_columns import Written
 from nearwise.estimators.inputs.columns import ColumnReport
 from nearwise.estimators.inputs.labels import check_labels, label_values
 from nearwise.estimators.inputs.rows import AnyRows, KnownColumns, Rows
+from nearwise.estimators.inputs.shared_work import once
 from nearwise.estimators.inputs.targets import bounds_of, check_targets
 from nearwise.estimators.model.class_predictor import ClassPredictor
 from nearwise.estimators.model.memory_views import GROUPED, Forgetting, MemoryViews
@@ -217,8 +218,12 @@ class FittedModel:
 
     def encoded(self, X: Any, views: Sequence[Any] | None = None) -> list[AnyRows]:
         """Check and encode new rows in all views: the given ones, or the views of `fit`."""
-        rows = Rows.given(X, self.columns, self.predictor.encoder, views)
-        return rows.encode(self.predictor.tta if views is None else None)
+        encoder, tta = self.predictor.encoder, self.predictor.tta if views is None else None
+
+        def encode() -> list[AnyRows]:
+            return Rows.given(X, self.columns, encoder, views).encode(tta)
+
+        return once(f"encoded, {tta}", (X, encoder, views), encode)
 
     def for_query(self, *, remembered: bool) -> Self:
         """Model for a query; ValueError for remembered rows if the memory is in a store."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder
+from nearwise.estimators.inputs.shared_work import once
 from nearwise.estimators.inputs.table import Encoded
 from nearwise.estimators.model.memory_views import EMBEDDED
 from nearwise.estimators.model.row_models import KeyedRows, RowModels, TableModels
@@ -58,8 +59,12 @@ class PhotographModels(RowModels):
 
     def features(self, rows: EncodedImages) -> Tensor:
         """Features of images by the network, float32 (n, 1280)."""
-        with late_bar("embedding images", len(rows), shown=len(rows) >= _SHOW_FROM) as report:
-            return embed(self.backbone, self.encoder, rows, report)
+
+        def work() -> Tensor:
+            with late_bar("embedding images", len(rows), shown=len(rows) >= _SHOW_FROM) as report:
+                return embed(self.backbone, self.encoder, rows, report)
+
+        return once("features", (self.backbone, rows), work)
 
     def _in_table(self, features: Tensor) -> Encoded:
         return self.table.encoder.transform(features.double().numpy())

@@ -1,5 +1,6 @@
 """Parts of a classifier's folder: tensors, JSON, and scikit-learn models by skops."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,6 +16,7 @@ from nearwise.estimators.fit.embedding import Embedding
 from nearwise.estimators.inputs.images import ImageEncoder
 from nearwise.estimators.inputs.labels import label_list
 from nearwise.estimators.inputs.rows import KnownColumns
+from nearwise.estimators.inputs.shared_work import once
 from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.model.class_predictor import ClassPredictor, JudgedRows, Judgement
 from nearwise.estimators.model.class_prior import ClassCorrection
@@ -186,7 +188,7 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> ClassPredictor:
             meta["label_model"], found, meta["choice"], len(prior)
         )
     images = meta.get("stages") is not None or meta.get("photographs") is not None
-    encoder: Any = ImageEncoder.from_json(meta["encoder"]) if images else unpack_encoder(folder)
+    encoder: Any = _unpack_image_encoder(meta) if images else unpack_encoder(folder)
     views = MemoryViews(
         encoder.n_columns if meta.get("photographs") is None else lite0.WIDTH,
         bank,
@@ -230,6 +232,12 @@ def _unpack_row_models(
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
     table = TableModels(encoder, features, base, embedding, shows_opinion, texts=texts)
     return table if photographs is None else PhotographModels(images, backbone, table)
+
+
+def _unpack_image_encoder(meta: dict[str, Any]) -> ImageEncoder:
+    """Rebuild the encoder of images; equal ones of several targets are one object."""
+    name = json.dumps(meta["encoder"], sort_keys=True)
+    return once(name, (), lambda: ImageEncoder.from_json(meta["encoder"]))
 
 
 def _unpack_backbone(described: dict[str, Any]) -> lite0.EfficientNetLite0:

@@ -1,8 +1,10 @@
 """Checks of the tensors in a model folder: impossible values raise ValueError."""
 
 import errno
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.estimators.fit.base import Candidate
+from nearwise.estimators.inputs.shared_work import once
 from nearwise.estimators.inputs.table import Encoded, TableEncoder
 from nearwise.estimators.inputs.text_vectors import EmbedderError
 from nearwise.estimators.model.array_models import Arrays
@@ -160,10 +163,14 @@ def pack_table(models: ModelsOfTable, tensors: dict[str, Tensor]) -> dict[str, A
 
 
 def unpack_encoder(folder: Folder) -> TableEncoder:
-    """Rebuild the encoder of a table."""
+    """Rebuild the encoder of a table; equal ones of several targets are one object."""
     with part_of_folder("encoder"):
+        meta = folder.meta["encoder"]
         arrays = {name: one.numpy() for name, one in under(folder.tensors, "encoder/").items()}
-        return TableEncoder.from_json(folder.meta["encoder"], arrays)
+        digest = sha256(json.dumps(meta, sort_keys=True).encode())
+        for name in sorted(arrays):
+            digest.update(name.encode() + np.ascontiguousarray(arrays[name]).data)
+        return once(digest.hexdigest(), (), lambda: TableEncoder.from_json(meta, arrays))
 
 
 def unpack_table(folder: Folder, encoder: TableEncoder) -> tuple[FeatureSpace, StageSpace | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from nearwise.estimators.inputs.shared_work import shared_work
 from nearwise.estimators.model.fitted_model import FittedTargets
 from nearwise.estimators.several import estimators_of, has_same_rows, of_target
 from nearwise.estimators.storage.model_schema import Part
@@ -109,7 +110,8 @@ def load_targets(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[st
     Warns if the models do not remember the same rows.
     """
     found = target_folders(folder)
-    each = [kind.load(path, trusted=trusted) for path in found.values()]
+    with shared_work():
+        each = [kind.load(path, trusted=trusted) for path in found.values()]
     models = [one.fitted_ for one in each]
     whole: Any = each[0]
     whole.fitted_ = FittedTargets(list(found), models)

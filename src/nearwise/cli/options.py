@@ -150,7 +150,10 @@ SkipDamagedOption = Annotated[
     bool, typer.Option("--skip-damaged", help="Images: leave out unreadable files, and name them.")
 ]
 ResizeOption = Annotated[
-    bool, typer.Option("--resize", help="Images: resize them to MODEL's size.")
+    bool,
+    typer.Option(
+        "--resize", help="Images: resize them to MODEL's size. Photographs are in any case."
+    ),
 ]
 CoverageOption = Annotated[
     float | None,

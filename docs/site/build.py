@@ -27,7 +27,8 @@ PARTS = {
     "How to": (
         "docs/how-to/tables", "docs/how-to/numbers", "docs/how-to/embeddings",
         "docs/how-to/images", "docs/how-to/photographs", "docs/how-to/text",
-        "docs/how-to/several", "docs/how-to/explain", "docs/how-to/page", "docs/how-to/change",
+        "docs/how-to/sparse", "docs/how-to/several", "docs/how-to/explain", "docs/how-to/page",
+        "docs/how-to/change",
         "docs/how-to/wrong-labels", "docs/how-to/groups", "docs/how-to/trust",
         "docs/how-to/serve", "docs/how-to/large", "docs/how-to/layers", "docs/how-to/probes",
         "docs/how-to/coming-from",

@@ -12,6 +12,7 @@ from nearwise import AttnKNNClassifier
 from nearwise.data.tables.files import read_table, write_table
 from tests.estimators.cases import attn_knn
 from tests.estimators.image_cases import QUICK, named_folder, patches
+from tests.estimators.photograph_cases import install_weights, mixed_folder, remove_weights
 
 FAST = ("--embedder", "resnet-small", "--epochs", "2", "--quiet")
 
@@ -154,6 +155,27 @@ def test_a_model_of_tables_is_given_tables_alone(nearwise, pictures, trained, ta
     assert many.exit_code == 2 and "give one table, not 2" in many.err
     resized = nearwise("predict", trained, tables / "new.csv", "--resize")
     assert resized.exit_code == 2 and "--resize is for images" in resized.err
+
+
+def test_photographs_of_mixed_sizes_need_no_option(nearwise, monkeypatch, tmp_path):
+    install_weights(monkeypatch, tmp_path)
+    photos, may = mixed_folder(tmp_path / "all"), mixed_folder(tmp_path / "may", 12, seed=1)
+    model = tmp_path / "model"
+    done = nearwise("fit", photos, "--out", model, "--preset", "instant")
+    assert done.exit_code == 0, done.err
+    assert "resized to 128 x 128" in done.err and "--image-size 160" in done.err
+    assert "3 of 24 images are grey, and are read as color" in done.err
+    assert "24 images of 128 x 128 x 3, embedded by efficientnet-lite0" in done.err
+    assert len(nearwise("predict", model, may).table()) == 12
+    for command in ("explain", "evaluate", "add"):
+        assert nearwise(command, model, may, "--quiet").exit_code == 0, command
+    own = tmp_path / "own"
+    done = nearwise("fit", photos, "-o", own, "--preset", "instant", "--image-size", "70x80")
+    assert "resized" not in done.err and "images of 70 x 80 x 3" in done.err
+    assert len(nearwise("predict", own, may / "fine" / "00.png").table()) == 1
+    remove_weights(monkeypatch)
+    refused = nearwise("fit", photos, "--out", tmp_path / "none", "--color", "rgb")
+    assert refused.exit_code == 2 and "--image-size 128" in refused.err
 
 
 def test_files_that_cannot_be_read_are_named_or_left_out_when_asked(nearwise, pictures, tmp_path):

@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+from PIL import Image
 
 from nearwise.nn import lite0
 from tests.nn.lite0_weights import write_weights
@@ -20,6 +21,22 @@ def photographs(n=60, seed=0, channels=3):
         lit = (np.arange(SIDE) + rng.integers(wide)) // wide % 2 == 1
         images[row, lit] += 150
     return images, np.array(["fine", "wide"])[y]
+
+
+def mixed_folder(root, n=24, seed=0):
+    """Write photographs of mixed sizes into class folders; some are grey, turned or tiny."""
+    rng = np.random.default_rng(seed)
+    for number, (pixels, label) in enumerate(zip(*photographs(n, seed), strict=True)):
+        height, width = rng.integers(66, 150, 2).tolist() if number % 8 else (20, 30)
+        image = Image.fromarray(pixels).resize((width, height))
+        image = image.convert({2: "L", 3: "RGBA", 4: "P"}.get(number % 8, "RGB"))
+        exif = Image.Exif()
+        if number % 8 == 5:
+            exif[0x0112] = 6  # on its side
+            image = image.transpose(Image.Transpose.ROTATE_90)
+        (root / label).mkdir(parents=True, exist_ok=True)
+        image.save(root / label / f"{number:02}.png", exif=exif)
+    return root
 
 
 def install_weights(monkeypatch, folder, seed=0):

@@ -7,13 +7,19 @@ import pytest
 from PIL import Image
 
 from nearwise.cli import main
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.data import read_images
+from nearwise.estimators import AttnKNNClassifier, LiveModel
 from nearwise.estimators.inputs.images import image_embedder
 from nearwise.estimators.settings import Settings
 from nearwise.memory.store import StoreError
 from nearwise.nn import lite0
 from tests.estimators.cases import attn_knn, reopened
-from tests.estimators.photograph_cases import install_weights, photographs, remove_weights
+from tests.estimators.photograph_cases import (
+    install_weights,
+    mixed_folder,
+    photographs,
+    remove_weights,
+)
 
 BRIEF = {"random_state": 0, "head": {"epochs": 1}, "cv": 2}
 
@@ -158,6 +164,42 @@ def test_a_folder_of_photographs_is_fitted(weights, tmp_path):
     model = attn_knn(preset="instant", random_state=0).fit(tmp_path / "all")
     files = sorted((tmp_path / "all" / "wide").iterdir())[:3]
     assert model.predict(files).tolist() == ["wide"] * 3
+
+
+def test_a_folder_of_mixed_sizes_is_fitted_and_files_of_any_size_are_read(weights, tmp_path):
+    mixed_folder(tmp_path / "all")
+    with pytest.warns(
+        UserWarning, match=r"24 images with sides of 20 to \d+ .*resized to 128 x 128"
+    ):
+        model = attn_knn(preset="instant", random_state=0).fit(tmp_path / "all")
+    assert model.report_.columns == {"image": "128 x 128 x 3 uint8"}
+    assert model.report_.choice["image_size"] == [128, 128]
+    mixed_folder(tmp_path / "more", 8, seed=1)
+    Image.new("L", (900, 40)).save(tmp_path / "more" / "wide" / "banner.png")
+    again = reopened(model, tmp_path / "model")
+    for one in (model, again, LiveModel(tmp_path / "model")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the size is that of the model: nothing is chosen
+            one.add(tmp_path / "more")
+    files = sorted((tmp_path / "more").rglob("*.png"))
+    expected = read_images(files, image_size=128, color="rgb")
+    np.testing.assert_array_equal(model.predict_proba(files), model.predict_proba(expected))
+    np.testing.assert_array_equal(again.predict_proba(files), model.predict_proba(files))
+    model.refresh()
+    assert model.predict([files[0]]).shape == (1,)
+
+
+def test_a_model_of_photographs_of_one_size_reads_files_of_others(weights, tmp_path):
+    X, y = photographs(40)
+    model = attn_knn(preset="instant", random_state=0).fit(X, y)
+    Image.fromarray(X[1]).resize((200, 90)).save(tmp_path / "one.png")
+    assert model.predict([tmp_path / "one.png"]).tolist() == ["wide"]
+
+
+def test_mixed_sizes_without_the_package_are_refused_with_what_to_do(monkeypatch, tmp_path):
+    remove_weights(monkeypatch)
+    with pytest.raises(ValueError, match=r"differ in size.*--image-size 128.*extra \"images\""):
+        attn_knn().fit(mixed_folder(tmp_path / "all", n=2))
 
 
 def test_settings_of_a_network_do_not_fit_one_that_is_never_trained(weights):

@@ -75,11 +75,20 @@ def test_a_saved_model_has_the_components(fitted, tmp_path):
     assert again.predict(X[TEST]).shape == (60,)
 
 
+def test_an_explanation_is_shown_without_the_columns_that_components_replace(fitted):
+    for rows in (X[TEST][:2], pd.DataFrame.sparse.from_spmatrix(X[TEST][:2])):
+        (why, _) = fitted.explain(rows, n_neighbors=2)
+        assert why.row is None and len(why.to_frame()) == 2
+        assert str(why.label) in repr(why) and why._repr_html_()
+
+
 def test_few_columns_stay_as_they_are():
     few = sparse.random(80, 7, 0.4, random_state=0, format="csr")
     labels = (few[:, [0]].toarray().ravel() > 0.2).astype(int)
     model, other = instant().fit(few, labels), instant().fit(few.toarray(), labels)
     assert "sparse" not in model.report_.choice
+    (why,) = model.explain(few[:1], n_neighbors=1)
+    assert list(why.row.values()) == few[:1].toarray()[0].tolist() and repr(why)
     for one in (few, few.toarray()):
         assert (model.predict_proba(one) == other.predict_proba(few)).all()
 

@@ -33,13 +33,15 @@ def explain_rows(
 ) -> list[Explained]:
     """Explain new rows of a table, or images, by `n` neighbors or all; `names` by key."""
     from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators.uncertainty.explain import comparable
 
     if isinstance(model, AttnKNNClassifier):
         query = model.query(features, explain=n)
     else:
         query = model.query(features)
+    rows = comparable(features)
     return [
-        _explained(model.fitted_, explanation, features, at, name, key, p)
+        _explained(model.fitted_, explanation, rows, at, name, key, p)
         for at, (key, name, (explanation, p)) in enumerate(
             zip(names, names.values(), _answers(query, n), strict=True)
         )
@@ -94,18 +96,18 @@ def _explained(
     from nearwise.html import make_card, neighbor_table
     from nearwise.html.card import pixels_of
 
-    explanation = replace(explanation, source=(X, at))
+    explanation = replace(explanation, source=None if X is None else (X, at))
     row = explanation.row
     is_image = pixels_of(row) is not None
     table = None
     if not is_image:
-        table = neighbor_table(explanation, row, _shares(fitted, explanation, X[at : at + 1]))
+        table = neighbor_table(explanation, row, _shares(fitted, explanation, X, at))
     files = [str(one.row.get("file") or "") for one in explanation.neighbors]
     card = make_card(explanation, table, novelty_p=novelty_p)
     return Explained(name, key, card, table, files if is_image else [])
 
 
-def _shares(fitted: Any, explanation: Any, row: Any) -> Any:
+def _shares(fitted: Any, explanation: Any, X: Any, at: int) -> Any:
     """Split the distances by column; None for the numbers of an embedding."""
     from nearwise.estimators.uncertainty.column_shares import column_shares
     from nearwise.names import are_positions
@@ -113,4 +115,4 @@ def _shares(fitted: Any, explanation: Any, row: Any) -> Any:
     neighbors = explanation.neighbors
     if not neighbors or are_positions(list(neighbors[0].row)):
         return None
-    return column_shares(fitted, row, [one.id for one in neighbors])
+    return column_shares(fitted, X[at : at + 1], [one.id for one in neighbors])

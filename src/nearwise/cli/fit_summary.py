@@ -26,6 +26,9 @@ def summarize(model: "Estimator", rows: Rows, seconds: float, out: Path, *, unna
     if rows.names is None:
         n_used = sum(use != "left out" for use in model.report_.columns.values())
         learned, nll = f"rows and {n_used} columns", "out-of-fold NLL {:.4f}"
+        if "sparse" in choice:
+            of = choice["sparse"]
+            learned = f"rows of {of['columns']} sparse columns, as {of['components']} components,"
         if model.cv == "latest":
             nll = f"NLL {{:.4f}} on the latest {choice['held_out']} rows"
     else:

@@ -11,7 +11,7 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz. - is standard input. "
+        help="Table: CSV (or .gz), Parquet, Excel, JSON, npz or svmlight. - is standard input. "
         "Images: a folder with one folder per class.",
     ),
 ]
@@ -19,7 +19,7 @@ RowsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz. - is standard input. "
+        help="Table: CSV (or .gz), Parquet, Excel, JSON, npz or svmlight. - is standard input. "
         "Images: files, or folders of files.",
     ),
 ]
@@ -150,7 +150,10 @@ SkipDamagedOption = Annotated[
     bool, typer.Option("--skip-damaged", help="Images: leave out unreadable files, and name them.")
 ]
 ResizeOption = Annotated[
-    bool, typer.Option("--resize", help="Images: resize them to MODEL's size.")
+    bool,
+    typer.Option(
+        "--resize", help="Images: resize them to MODEL's size. Photographs are in any case."
+    ),
 ]
 CoverageOption = Annotated[
     float | None,

@@ -678,7 +678,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         ValueError
             If the first batch cannot be fitted, or a label is not among the declared classes.
         """
-        source = Source.of(X, y, groups, show)
+        source = Source.of(X, y, groups, show, like=getattr(self, "fitted_", None))
         if has_several(self) or several_targets(source.y) is not None:
             rest = {"sample_weight": sample_weight, "views": views}
 

@@ -194,7 +194,7 @@ class NeighborEstimator(BaseEstimator, Generic[Model]):
     ) -> np.ndarray:
         """Add new rows and return their ids."""
         check_is_fitted(self)
-        source = Source.of(X, y, groups, show)
+        source = Source.of(X, y, groups, show, like=self.fitted_)
         with self._lock:
             self.fitted_.predictor.views.check_changeable()
             self.fitted_, ids = by_settings.with_rows(

@@ -250,7 +250,7 @@ class LiveModel:
         StoreError
             If the folder has become unreadable. In all four cases nothing has changed.
         """
-        source = Source.of(X, y, groups, show)
+        source = Source.of(X, y, groups, show, like=self.now.fitted)
         return self._remember(source, sample_weight, views, key, feedback=False)
 
     def feedback(
@@ -287,7 +287,7 @@ class LiveModel:
         ValueError, BlockingIOError, OSError, StoreError
             As in `add`.
         """
-        source = Source.of(X, y, groups, show)
+        source = Source.of(X, y, groups, show, like=self.now.fitted)
         return self._remember(source, None, views, key, feedback=True)
 
     def feedback_summary(self, last: int | None = None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _images_for(encoder: ImageEncoder, body: Rows) -> Any:
             files.append(Encoded(f"image {number}", base64.b64decode(text, validate=True)))
         except (binascii.Error, ValueError):
             raise ProblemError(422, f"Image {number} is not a file in base64.") from None
-    size = encoder.size if body.resize else None
+    size = encoder.size if body.resize or encoder.resizes else None
     try:
         found = decode_images(files, len(files), image_size=size, color=encoder.color)
     except (ValueError, MemoryError) as error:

@@ -206,8 +206,7 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
             taken.add(free)
             columns[free] = column
         table = pd.concat([table, pd.DataFrame(columns)], axis=1)
-    else:
-        assert rows.names is not None  # set for images
+    elif rows.names is not None:
         table.insert(1, "file", rows.names[issues["id"]])
     write_table(table, out)
 

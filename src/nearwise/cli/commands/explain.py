@@ -24,7 +24,7 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="ROWS",
-            help="Table: CSV (or .gz), Parquet, Excel, JSON or npz. - is standard input. "
+            help="Table: CSV (or .gz), Parquet, Excel, JSON, npz or svmlight. - is standard input. "
             "Images: files, or folders of files. Not with --id.",
         ),
     ] = None,
@@ -107,10 +107,10 @@ def _of_table(
 
     from nearwise.cli.explaining import explain_rows
 
-    chosen = list(range(min(_FIRST, len(features)))) if numbers is None else numbers
-    if chosen and max(chosen) >= len(features):
+    chosen = list(range(min(_FIRST, features.shape[0]))) if numbers is None else numbers
+    if chosen and max(chosen) >= features.shape[0]:
         raise ValueError(
-            f"--rows: there is no row {max(chosen)}; rows count from 0 to {len(features) - 1}."
+            f"--rows: there is no row {max(chosen)}; rows count from 0 to {features.shape[0] - 1}."
         )
     names = {str(at): f"{data[0]}, row {at}" for at in chosen}
     if "file" in copied:

@@ -144,6 +144,7 @@ def fit(
     For images DATA is a folder with one folder per class. If it has a folder "train" beside "test"
     or "val", the model learns from "train" only. The others are left for 'nearwise evaluate'.
     Images above 64 pixels are embedded by the network of the extra "images", which is not trained.
+    If their sizes differ, they are resized to 128 x 128, and so are later images.
 
     Checkpoints of the training are in MODEL.checkpoint until the model is saved. With --resume, a
     killed fit continues from there. Ctrl-C while networks, the base or the attention are trained

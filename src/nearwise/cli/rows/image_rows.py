@@ -44,11 +44,13 @@ def read_class_folder(
     """Read a folder with one folder per class.
 
     `part` selects one of a training and a test folder; the other is skipped with a note. Images
-    must have the size of the model (`known`) or be resized to it. ValueError if `data` is no such
+    must have the size of the model (`known`) or be resized to it; without a model, photographs of
+    mixed sizes are brought to one. ValueError if `data` is no such
     folder, an image is damaged, or sizes or colours differ.
     """
     from nearwise.data import load_image_folder
     from nearwise.data.images.folder import has_test_part
+    from nearwise.estimators.inputs.sources import image_options
 
     folder = Path(data)
     if not folder.is_dir():
@@ -58,16 +60,10 @@ def read_class_folder(
         )
     _refuse_other_folders(folder)
     split: Literal["train", "test", "all"] = part if has_test_part(folder) else "all"
-    size, color = parse_size("--image-size", options.size), options.color
-    if known is not None:
-        size, color = known.size if options.resize else None, known.color
-    dataset = load_image_folder(
-        folder,
-        split=split,
-        image_size=size,
-        color=color,
-        skip_damaged=options.skip_damaged,
-    )
+    reading = image_options(known, resize=options.resize)
+    if known is None:
+        reading |= {"image_size": parse_size("--image-size", options.size), "color": options.color}
+    dataset = load_image_folder(folder, split=split, skip_damaged=options.skip_damaged, **reading)
     if known is not None:
         _check_size(cast("np.ndarray", dataset.X), known, dataset.files[0])
     if split != "all" and not options.quiet:
@@ -101,6 +97,7 @@ def read_files(
     size of the model (`known`) or be resized to it.
     """
     from nearwise.data.images.folder import decode_files, image_files
+    from nearwise.estimators.inputs.sources import image_options
 
     files: list[Path] = []
     for path in map(Path, data):
@@ -111,9 +108,8 @@ def read_files(
         files += image_files(path)
     images, decoded = decode_files(
         files,
-        image_size=known.size if options.resize else None,
-        color=known.color,
         skip_damaged=options.skip_damaged,
+        **image_options(known, resize=options.resize),
     )
     files = [files[i] for i in decoded]
     _check_size(images, known, files[0])

@@ -30,6 +30,7 @@ from nearwise.cli.rows.image_rows import (
     read_class_folder,
     read_files,
 )
+from nearwise.cli.rows.sparse_rows import labelled_sparse, refuse_names, sparse_like
 from nearwise.cli.rows.targets import (
     Task,
     choose_task,
@@ -53,13 +54,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with labels, none of them missing: a table, or images with their files (`names`).
+    """Rows with labels, none missing: a table, a sparse matrix, or images with files (`names`).
 
     `frame` is the table with its original columns; `groups` the group of each row; `show` the
     column that is shown with the rows. In a regression `y` holds numbers.
     """
 
-    X: "pd.DataFrame | np.ndarray"
+    X: Any
     y: Any
     weight: "np.ndarray | None" = None
     names: "np.ndarray | None" = None
@@ -98,14 +99,13 @@ class Rows:
         if isinstance(self.X, pd.DataFrame):
             # not as one row: it could become floats
             return {name: shown_cell(self.X[name].iloc[row]) for name in names}
-        assert self.names is not None  # set for images
-        return {"file": str(self.names[row])}
+        return {} if self.names is None else {"file": str(self.names[row])}
 
 
 def take_rows(
     features: "pd.DataFrame | np.ndarray", rows: "np.ndarray"
 ) -> "pd.DataFrame | np.ndarray":
-    """Select rows of a table, or images, by position."""
+    """Select rows of a table, sparse rows, or images, by position."""
     from pandas import DataFrame
 
     return features.iloc[rows] if isinstance(features, DataFrame) else features[rows]
@@ -127,14 +127,15 @@ def read_to_learn(
 ) -> Rows:
     """Read rows to fit a model.
 
-    `data` is a table, "-" for standard input, or a folder with one folder of images per
-    class; `target` (several make `y` a table), `drop`, `keep_words`, `weight`, `groups`, `time` and
-    `show` name columns of a table, `uses` sets the use of some; the use of all is reported. Rows
-    are sorted by `time`; columns of weights and groups are no features. `task` is the kind of the
-    target; "auto" calls `choose_task`. Rows without a label are skipped on request. ValueError if
-    an option does not fit `data`, or it cannot be read.
+    `data` is a table, "-" for standard input, a sparse file, or a folder with one folder of images
+    per class; `target` (several make `y` a table), `drop`, `keep_words`, `weight`, `groups`, `time`
+    and `show` name columns of a table, `uses` sets the use of some; the use of all is reported.
+    Rows are sorted by `time`; columns of weights and groups are no features. `task` is the kind of
+    the target; "auto" calls `choose_task`. Rows without a label are skipped on request. ValueError
+    if an option does not fit `data`, or it cannot be read.
     """
     load_library()
+    from nearwise.data.tables.sparse_files import is_sparse_file
     from nearwise.estimators import report_columns
 
     wishes = [target] if isinstance(target, str) else list(target or ())
@@ -148,6 +149,13 @@ def read_to_learn(
                 "('nearwise embed'), and give a table of the embeddings and the target."
             )
         return _labelled(read_class_folder(data, "train", options))
+    if is_sparse_file(data):
+        named_columns = {"target": wishes, "drop": drop, "keep_words": keep_words, "weight": weight}
+        named_columns |= {"groups": groups, "time": time, "show": show}
+        named_columns |= {use.partition(":")[0]: name for name, use in uses.items()}
+        X, y = labelled_sparse(data, options, **named_columns)
+        task = choose_task(y, task, quiet=options.quiet)
+        return Rows(X, target_numbers(y, data) if task == "regression" else y, task=task)
     options.refuse_of_images(f"{named(data)} is read as a table")
     quiet = options.quiet
     read = read_frame(data, options.header, keep_words=keep_words, sheet=options.sheet, quiet=quiet)
@@ -256,6 +264,7 @@ def read_for_model(
     As `read_to_learn`, but the default target is that of the model; `part` selects the training or
     test part of an image folder with both, `groups` is a further column to read.
     """
+    from nearwise.data.tables.sparse_files import is_sparse_file
     from nearwise.estimators.inputs.by_text import labels_as_classes
 
     of_images = check_kind(model, name, [data], options)
@@ -264,7 +273,13 @@ def read_for_model(
         check_target(target, model.fitted_.target_name)
         rows = _labelled(read_class_folder(data, part, options, of_images))
         return Rows(rows.X, labels_as_classes(rows.y, model.classes_), names=rows.names)
-    target, classes = target or model.fitted_.target_name, getattr(model, "classes_", None)
+    classes = getattr(model, "classes_", None)
+    if is_sparse_file(data):
+        X, y = labelled_sparse(data, options, model, target=target, groups=groups)
+        return Rows(
+            X, target_numbers(y, data) if classes is None else labels_as_classes(y, classes)
+        )
+    target = target or model.fitted_.target_name
     frame, values = _read_as(model, data, options)
     as_learned(frame, values if classes is None else values | {target: classes.tolist()})
     skip, quiet = options.skip_unlabelled, options.quiet
@@ -315,13 +330,15 @@ def read_to_predict(
     options: ReadOptions,
     *,
     others: Sequence[str] = (),
-) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
+) -> "tuple[pd.DataFrame, Any]":
     """Read rows without labels for a model; return columns to copy, and features.
 
     `data` is one table, or files and folders of images; for images the column "file" is copied, as
     given. The table may have `others`, further targets.
     """
     import pandas as pd
+
+    from nearwise.data.tables.sparse_files import is_sparse_file
 
     of_images = check_kind(model, name, data, options)
     if of_images is not None:
@@ -335,6 +352,9 @@ def read_to_predict(
     if len(data) > 1:
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
     (table,) = data
+    if is_sparse_file(table):
+        X = sparse_like(model, table, options, copy=copy)
+        return pd.DataFrame(index=range(X.shape[0])), X
     names, target = list(model.feature_names_in_), model.fitted_.target_name
     whole, values = _read_as(model, table, options)
     require_columns(whole.table, copy, table)
@@ -378,12 +398,14 @@ def _labelled(dataset: Any) -> Rows:
 def check_kind(
     model: "Estimator", name: Path, data: Sequence[str], options: ReadOptions
 ) -> "ImageEncoder | None":
-    """Raise ValueError for images with a table model and vice versa; return an image encoder."""
+    """Raise ValueError for rows of another kind than the model's; return an image encoder."""
     encoder: Any = model.fitted_.predictor.encoder
     known = encoder if encoder.kind == "images" else None
     if known is None:
         options.refuse_of_images(f"{name} was fitted on a table")
     for path in data:
+        if known is None and not names_images(path) and (path == "-" or Path(path).exists()):
+            refuse_names(model, name, path)
         if known is None and names_images(path):
             kind = "a folder" if Path(path).is_dir() else "an image"
             raise ValueError(f"{name} was fitted on a table, and {path} is {kind}. Give a table.")

@@ -241,10 +241,11 @@ def _columns_compared(
     model: "Estimator", features: "pd.DataFrame | np.ndarray", ids: "tuple[str, ...]"
 ) -> str:
     """Describe the compared columns, and absent columns that would distinguish rows."""
+    import numpy as np
     import pandas as pd
 
     if not isinstance(features, pd.DataFrame):
-        return "in every pixel"
+        return "in every pixel" if isinstance(features, np.ndarray) else "in every column"
     uses = model.report_.columns
     left_out = [name for name, use in uses.items() if use == "left out"]
     n_used = len(uses) - len(left_out)

@@ -109,8 +109,7 @@ def _return_freed_memory() -> None:
 def _bytes(opened: Any, size: tuple[int, int] | None, mode: str, n_whole: int) -> int:
     width = 1 if opened.mode in _ONE_BYTE_MODES else 4  # bytes per pixel
     loading = width + (_WEBP_CANVASES if opened.format == "WEBP" else 0)
-    # without these, Pillow would decode a PNG to find EXIF data after its pixels
-    if _NOTES & opened.info.keys() and opened.getexif().get(_ORIENTATION, 1) != 1:
+    if orientation(opened) != 1:
         loading += width  # rotation makes a copy
     n_channels = len(mode)
     if size is None:
@@ -121,6 +120,13 @@ def _bytes(opened: Any, size: tuple[int, int] | None, mode: str, n_whole: int) -
     coefficients = _PROGRESSIVE_JPEG * n_whole if opened.info.get("progressive") else 0
     n_pixels = int(opened.height * opened.width)
     return max(loading * n_pixels + coefficients, converting * n_pixels)
+
+
+def orientation(opened: Any) -> int:
+    """Return the EXIF orientation of an image that is not loaded; 1 means upright."""
+    # without notes, Pillow would decode a PNG to find EXIF data after its pixels
+    found: int = opened.getexif().get(_ORIENTATION, 1) if _NOTES & opened.info.keys() else 1
+    return found
 
 
 Color = Literal["rgb", "grey"]
@@ -137,7 +143,7 @@ _TILE = 512  # side of tiles that are converted one by one, without a copy of th
 _NAMED = 5  # damaged images named in a message
 _SHOW_FROM = 2000  # fewer images need no progress bar
 # exceptions of Pillow for damaged files, besides its UnidentifiedImageError (an OSError)
-_DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
+DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
 
 
 class Encoded(NamedTuple):
@@ -223,7 +229,7 @@ def decode_sound(
     color: Color | None = None,
 ) -> Sound:
     """Decode as `decode_images` does, but return unreadable images instead of raising."""
-    _import_pillow()
+    import_pillow()
     size = check_options(image_size, color)
     X: Images = np.empty((0, 0, 0, 0), dtype=np.uint8)
     positions: list[int] = []
@@ -267,7 +273,8 @@ def damage_in_words(damaged: list[DamagedImage], n: int) -> str:
     )
 
 
-def _import_pillow() -> None:
+def import_pillow() -> None:
+    """Raise ImportError, with the extra to install, if Pillow is missing."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
@@ -297,7 +304,7 @@ def _decode(
             content = _content(image, room)
             opened = stack.enter_context(Image.open(io.BytesIO(content), formats=FORMATS))
             if color is None:
-                color = "grey" if opened.mode in ("1", "L", "LA", "La") else "rgb"
+                color = color_of(opened)
             mode = _MODES[color]
             stack.enter_context(room.take(plan(opened, size, mode, room)))
             stack.callback(opened.close)  # frees the pixels before the budget is released
@@ -311,7 +318,7 @@ def _decode(
             ImageOps.exif_transpose(opened, in_place=True)
         except (TooLargeError, Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
             return DamagedImage(image.where, str(e).rstrip("."), "Make it smaller, or remove it.")
-        except _DAMAGE as error:
+        except DAMAGE as error:
             return DamagedImage(image.where, _reason(error))
         original = (opened.height, opened.width)
         if size is None or original == size:
@@ -321,6 +328,16 @@ def _decode(
             plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.asarray(plain).reshape(*size, _CHANNELS[color])
     return _Decoded(pixels, color, original)
+
+
+def color_of(opened: Any) -> Color:
+    """Return whether an image is grey or in color."""
+    return "grey" if opened.mode in ("1", "L", "LA", "La") else "rgb"
+
+
+def size_in_words(size: Size) -> str:
+    """Return a size as height x width; one number is the side of a square."""
+    return " x ".join(map(str, (size, size) if isinstance(size, int) else size))
 
 
 def _content(image: Encoded, room: Room) -> bytes:
@@ -391,7 +408,8 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
         raise ValueError(
             f"Images differ in size (height x width): {name_a} is {a.size[0]} x {a.size[1]}, "
             f"{name_b} is {b.size[0]} x {b.size[1]}. Pass image_size=(height, width) or one side "
-            "(--image-size 128, or --resize to the size of a model) to bring all to one size."
+            "(--image-size 128, or --resize to the size of a model) to bring all to one size. With "
+            'the extra "images", fit does so by itself if most images are above 64 pixels.'
         )
 
 

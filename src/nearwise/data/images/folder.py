@@ -19,6 +19,7 @@ from nearwise.data.images.decode import (
     decode_images,
     decode_sound,
 )
+from nearwise.data.images.mixed import common_form
 from nearwise.shown import PICTURE_SUFFIXES
 from nearwise.warn import warn_user
 
@@ -37,6 +38,7 @@ def load_image_folder(
     image_size: Size | None = None,
     color: Color | None = None,
     skip_damaged: bool = False,
+    mixed_size: Size | None = None,
 ) -> Dataset:
     """Load images from a folder with one folder per class.
 
@@ -57,6 +59,10 @@ def load_image_folder(
         Target color mode. Default: all images must have the same mode.
     skip_damaged : bool, default=False
         Whether to skip unreadable images, with a warning that names them, instead of raising.
+    mixed_size : int or (int, int), optional
+        `image_size` of photographs of mixed sizes, if it is not given: used with a warning if
+        sizes differ and most images are above 64 pixels. Grey and color photographs then become
+        color. Default: unlike images raise.
 
     Returns
     -------
@@ -75,7 +81,7 @@ def load_image_folder(
     Warns
     -----
     UserWarning
-        If files of the folder are skipped.
+        If files of the folder are skipped, or photographs are brought to `mixed_size` or color.
     """
     if split not in get_args(Split):
         raise ValueError(f"split={split!r} is not one of {', '.join(get_args(Split))}.")
@@ -92,6 +98,8 @@ def load_image_folder(
     files = [file for part, _ in listed.values() for file in part]
     codes = np.array([code for _, part in listed.values() for code in part], dtype=np.int64)
     tested = np.array([part == "test" for part, (paths, _) in listed.items() for _ in paths])
+    if mixed_size is not None:
+        image_size, color = common_form(files, str(folder), image_size, color, mixed_size)
     X, read = decode_files(files, image_size=image_size, color=color, skip_damaged=skip_damaged)
     root = folder.resolve().name
     return Dataset(

@@ -61,7 +61,8 @@ def explained(where: str, form: str, advice: str) -> Iterator[None]:
     except (MemoryError, ExpansionError):
         raise
     except Exception as error:  # a damaged part fails anywhere in pyarrow, pandas or openpyxl
-        raise ValueError(f"{where} cannot be read as {form}: {error}. {advice}") from error
+        reason = str(error).rstrip(".")
+        raise ValueError(f"{where} cannot be read as {form}: {reason}. {advice}") from error
 
 
 def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:

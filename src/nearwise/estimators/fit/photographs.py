@@ -41,7 +41,8 @@ def fit_photographs(
     table = TableEncoder()
     rows = table.fit(features.double().numpy())
     views: list[AnyRows] = [table.transform(view.double().numpy()) for view in others]
-    problem.choice["photographs"] = lite0.NAME
+    encoder.resizes = True
+    problem.choice |= {"photographs": lite0.NAME, "image_size": list(encoder.size)}
     of_table = replace(problem, encoder=table, rows=rows, views=views, tta=())
     predictor = fit_table(of_table, settings.model_copy(update={"embedder": "auto"}), progress)
     if not others:

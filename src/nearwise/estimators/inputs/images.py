@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from nearwise.data.tables.numeric_columns import Written
-from nearwise.estimators.inputs.sources import are_files
+from nearwise.estimators.inputs.sources import are_files, image_options
 from nearwise.estimators.inputs.table import as_digests
 from nearwise.functional.devices import fast_bfloat16
 from nearwise.functional.threads import own_threads
@@ -62,7 +62,14 @@ class EncodedImages:
 
 @dataclass
 class ImageEncoder:
-    """Encoder of images; it stores the size of the training images."""
+    """Encoder of images; it stores the size of the training images.
+
+    Attributes
+    ----------
+    height, width, channels : int
+    resizes : bool
+        Whether files of other sizes are resized: a pretrained network reads one size in any case.
+    """
 
     kind: ClassVar[Literal["images"]] = "images"
     n_networks: ClassVar[int] = 1
@@ -78,6 +85,7 @@ class ImageEncoder:
     height: int = 0
     width: int = 0
     channels: int = 0
+    resizes: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -127,7 +135,8 @@ class ImageEncoder:
     def open_files(self, X: Any) -> Any:
         """Read image files, or a folder of them; other rows are returned unchanged.
 
-        Images become grey or colour as in training, and must have the training size.
+        Images become grey or colour as in training. They must have the training size, unless the
+        model resizes files.
         """
         from nearwise.data.images.folder import image_files, read_images
 
@@ -135,7 +144,7 @@ class ImageEncoder:
         if not (is_folder or are_files(X)):
             return X
         files = image_files(Path(X) if isinstance(X, str | Path) else X)
-        images = read_images(files, color=self.color)
+        images = read_images(files, **image_options(self))
         if images.shape[1:3] != self.size:
             raise ValueError(
                 f"{files[0]} is {_by(images.shape[1:3])}, the classifier was fitted on "

@@ -73,14 +73,25 @@ class Source(NamedTuple):
 
     @classmethod
     def of(
-        cls, X: Any, y: Any = None, groups: Any = None, show: Any = None, *, training: bool = True
+        cls,
+        X: Any,
+        y: Any = None,
+        groups: Any = None,
+        show: Any = None,
+        *,
+        training: bool = True,
+        like: Any = None,
     ) -> "Source":
-        """Read rows and labels from a folder, files or a data set; other input is unchanged."""
+        """Read rows and labels from a folder, files or a data set; other input is unchanged.
+
+        `like` is the model that learns the rows, if it is fitted: images are read as it needs them.
+        """
         if isinstance(X, Source):
             return X
         names = None
         if not isinstance(X, pd.DataFrame | np.ndarray):
-            X, y, names = read_source(X, y, training=training)
+            encoder = like.predictor.encoder if hasattr(like, "predictor") else None
+            X, y, names = read_source(X, y, training=training, like=encoder)
         column = show if isinstance(show, str) else None
         names = names if show is None else None if column else show
         return cls(X, y, names, check_groups(groups), column)

@@ -12,6 +12,7 @@ import torch
 
 from nearwise.estimators.inputs.columns import ColumnReport, Wish, plan_columns, refuse_repeated
 from nearwise.estimators.inputs.sparse_columns import dense_rows
+from nearwise.nn import lite0
 
 
 def are_files(X: Any) -> bool:
@@ -21,9 +22,12 @@ def are_files(X: Any) -> bool:
     return isinstance(X, str | Path) and Path(X).is_file()
 
 
-def read_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any, np.ndarray | None]:
+def read_source(
+    X: Any, y: Any, *, training: bool, like: Any = None
+) -> tuple[Any, Any, np.ndarray | None]:
     """Read a folder of class folders, a `Dataset` or a `datasets` data set.
 
+    Images of a folder are read as by a model's encoder (`like`), or for a fit (None).
     Returns rows, labels and names of the rows. For training, the official test part of a source
     is left out. Other input is returned unchanged.
     """
@@ -42,7 +46,7 @@ def read_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any, np.ndarray
                 "an array, or what nearwise.data.load_image_folder or read_table returns."
             )
         part: Split = "train" if training and has_test_part(Path(X)) else "all"
-        dataset = load_image_folder(X, split=part)
+        dataset = load_image_folder(X, split=part, **image_options(like))
     elif isinstance(X, Dataset):
         dataset = X
     elif type(X).__module__.split(".")[0] == "datasets":
@@ -62,6 +66,20 @@ def read_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any, np.ndarray
     rows, labels = dataset.rows(chosen)
     names = None if dataset.row_names is None else np.array(dataset.row_names)[chosen]
     return rows, pd.Series(labels, name=dataset.target_name), names
+
+
+def image_options(known: Any = None, *, resize: bool = False) -> dict[str, Any]:
+    """Options to read images as a model's encoder needs them, or for a fit (None).
+
+    For a fit photographs of mixed sizes get the size that the pretrained network reads, if it is
+    installed. A model of such photographs resizes all images, others only if asked to (`resize`).
+    """
+    if known is None or known.kind != "images":
+        return {"mixed_size": lite0.SIDE if lite0.is_installed() else None}
+    return {
+        "image_size": known.size if known.resizes or resize else None,
+        "color": known.color,
+    }
 
 
 def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Any:

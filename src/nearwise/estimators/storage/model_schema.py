@@ -147,6 +147,7 @@ class StoredImages(Part):
     height: Size
     width: Size
     channels: Literal[1, 3]
+    resizes: bool = False  # missing in older models
 
 
 class StoredSpec(Part):

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from nearwise.estimators.inputs.sparse_columns import dense_rows, is_wide
 from nearwise.estimators.model.class_predictor import Attended, ClassPredictor
 from nearwise.estimators.model.log_linear_pool import (
     Answer,
@@ -139,7 +140,10 @@ class Explanation:
 
     @property
     def row(self) -> dict[str, Any] | None:
-        """The explained row, column name to value; None for remembered rows, files and views."""
+        """The explained row, column name to value; None for remembered rows, files and views.
+
+        Also None for sparse rows that are remembered by their components.
+        """
         return given_row(self.source, self.neighbors[0].row if self.neighbors else ())
 
     def to_frame(self) -> pd.DataFrame:
@@ -228,10 +232,16 @@ def given_row(source: tuple[Any, int] | None, names: Iterable[str]) -> dict[str,
     return dict(zip(names, rows[at].tolist(), strict=False))
 
 
+def comparable(X: Any) -> Any:
+    """Rows with the columns of remembered rows; None for sparse ones, which have components."""
+    return None if is_wide(X) else dense_rows(X)
+
+
 def with_sources(found: list[Explained], X: Any) -> Explanations[Explained]:
     """Set the source of each explanation: the given rows, and its position."""
+    X = comparable(X)
     if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
-        return Explanations(found)  # remembered rows, files, lists
+        return Explanations(found)  # remembered rows, files, lists, components
     return Explanations(replace(one, source=(X, at)) for at, one in enumerate(found))
 
 

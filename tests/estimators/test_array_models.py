@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.ensemble import (
@@ -13,7 +14,7 @@ from sklearn.ensemble import (
 )
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
@@ -54,6 +55,16 @@ def test_probabilities_are_those_of_scikit_learn_to_the_last_bit(name, n_classes
     stored = from_arrays(kind_of(arrays), arrays.to_arrays())
     assert same(stored.predict_proba(queries), expected)
     assert same(stored.classes_, model.classes_)
+
+
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_naive_bayes_is_linear_in_the_logarithms(n_classes):
+    X, y, _ = digits(n_classes)
+    X = csr_matrix(X, dtype=np.float32)
+    model = MultinomialNB(alpha=0.1).fit(X[::2], y[::2])
+    arrays = as_arrays(model)
+    assert kind_of(arrays) == "logistic"
+    np.testing.assert_allclose(arrays.predict_proba(X), model.predict_proba(X), atol=1e-12)
 
 
 @pytest.mark.parametrize("categorical", [None, [3, 4], [1], [0, 2, 4]], ids=str)

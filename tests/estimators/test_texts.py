@@ -108,7 +108,7 @@ def test_words_decide_where_nothing_else_does():
     train, test = slice(0, 140), slice(140, None)
     model = AttnKNNClassifier(cv=2, random_state=0).fit(texts[train].to_frame("body"), kinds[train])
     assert model.score(texts[test].to_frame("body"), kinds[test]) > 0.95
-    assert "text-logistic" in model.report_.choice["base_nll"]
+    assert {"text-logistic", "text-bayes"} <= model.report_.choice["base_nll"].keys()
 
 
 def test_words_decide_a_number_where_nothing_else_does(tmp_path):
@@ -348,3 +348,20 @@ def test_options_name_the_folder_of_a_text(folder):
         "title": "text",
         "a=b": "text",
     }
+
+
+def test_texts_forget_rows_exactly_with_naive_bayes_beside_gaussian_classes():
+    rng = np.random.default_rng(0)
+    words = np.array([f"{a}{b}" for a in ("ka", "lo", "mi", "nu", "re", "so") for b in "bdfglmp"])
+    worth, chosen = rng.normal(size=42), rng.integers(0, 42, (360, 6))
+    frame = pd.DataFrame({"body": [" ".join(words[row]) for row in chosen]})
+    y = worth[chosen].sum(1) + rng.normal(size=360) > 0
+    model = AttnKNNClassifier(preset="instant", random_state=0).fit(frame[:300], y[:300])
+    assert {*model.report_.choice["base"]} == {"gaussian", "text-bayes"}
+    found = model.report_.choice["base_nll"]
+    assert found["pool"] < min(found["gaussian"], found["text-bayes"])
+    model.remove(np.arange(40))
+    fresh = AttnKNNClassifier(preset="instant", random_state=0).fit(frame[40:300], y[40:300])
+    np.testing.assert_allclose(
+        model.predict_proba(frame[300:]), fresh.predict_proba(frame[300:]), atol=1e-6
+    )

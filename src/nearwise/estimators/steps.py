@@ -11,6 +11,7 @@ _COSTS = {
     "base: kernel-ridge": 0.3,
     "base: logistic": 0.1,
     "base: ridge": 0.1,
+    "base: text-bayes": 0.02,
     "base: log-mlp": 4.0,
     "base: mlp": 6.0,
     "calibration: ": 8.0,

@@ -14,6 +14,7 @@ from sklearn.ensemble import (
 )
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.naive_bayes import MultinomialNB
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
 
@@ -40,11 +41,14 @@ _WORDS = CODES // 32
 def as_arrays(model: Any) -> Any:
     """Convert a fitted scikit-learn classifier (of class positions) or regressor to an array model.
 
-    Predictions are equal to the last bit. Returns `model` itself if there is no array form.
+    Predictions are equal to the last bit, those of naive Bayes up to rounding. Returns `model`
+    itself if there is no array form.
     """
     kind = type(model)
     if kind is LogisticRegression and model.solver != "liblinear":
         return Logistic(_of_classes(model, {"coef": model.coef_, "intercept": model.intercept_}))
+    if kind is MultinomialNB:
+        return Logistic(_of_classes(model, _as_linear(model)))
     if kind in (Ridge, RidgeCV) and np.ndim(model.coef_) == 1:
         return Linear(_linear(model))
     if kind in (ExtraTreesClassifier, RandomForestClassifier) and model.n_outputs_ == 1:
@@ -81,6 +85,14 @@ def _on_kernel(model: Pipeline) -> Any:
 
 def _of_classes(model: Any, arrays: Arrays) -> Arrays:
     return arrays | {"classes": np.asarray(model.classes_, dtype=np.int64)}
+
+
+def _as_linear(model: MultinomialNB) -> Arrays:
+    """Coefficients of naive Bayes; of the second of two classes against the first."""
+    coef, intercept = model.feature_log_prob_, model.class_log_prior_
+    if len(model.classes_) == 2:
+        coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
+    return {"coef": coef, "intercept": intercept}
 
 
 def _linear(model: Ridge | RidgeCV) -> Arrays:

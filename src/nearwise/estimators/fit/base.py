@@ -17,6 +17,7 @@ from sklearn.ensemble import (
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import MultinomialNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.parallel import Parallel, delayed
@@ -38,11 +39,12 @@ from nearwise.estimators.model.label_model import AS_GIVEN, LabelModel
 from nearwise.functional.threads import coarse_threads, one_thread, own_threads
 from nearwise.warn import warn_user
 
-View = Literal["dense", "ordinal", "ordinal_filled", "sparse_terms"]
+View = Literal["dense", "ordinal", "ordinal_filled", "sparse_terms", "text_terms"]
 Fold = tuple[np.ndarray, np.ndarray]  # positions of training and of held-out rows
 IMPLIED = " on true labels"  # suffix of gate names in folders up to format version 8
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms
 RIDGE = 4.0  # penalty that pulls powers and temperatures towards 1, in rows
+BAYES = "text-bayes"  # candidate for columns of text
 _TRIED = 2  # folds after which useless candidates are dropped
 _MANY = 5  # most classes for boosting, as it fits one tree per class and round
 
@@ -180,9 +182,15 @@ def auto_candidates(
     return chosen
 
 
-def text_candidate() -> Candidate:
-    """Linear classifier of the terms of texts, and of the other columns."""
-    return Candidate("text-logistic", LogisticRegression(C=30.0, max_iter=300), "sparse_terms", [])
+def text_candidates() -> list[Candidate]:
+    """Linear classifiers of the terms of texts; the first also sees the other columns."""
+    logistic = LogisticRegression(C=30.0, max_iter=300)
+    return [Candidate("text-logistic", logistic, "sparse_terms", []), bayes_candidate()]
+
+
+def bayes_candidate() -> Candidate:
+    """Naive Bayes of the terms of texts, which is fitted at once."""
+    return Candidate(BAYES, MultinomialNB(alpha=0.1), "text_terms", [])
 
 
 def _mlp(*, large: bool, seed: int) -> MLPClassifier:

@@ -20,10 +20,11 @@ from nearwise.estimators.fit.base import (
     Base,
     Candidate,
     auto_candidates,
+    bayes_candidate,
     cross_fit,
     floored_log,
     given_candidate,
-    text_candidate,
+    text_candidates,
 )
 from nearwise.estimators.fit.embedding import HEAD, Embedding
 from nearwise.estimators.fit.forest import FEW, fit_forest, forest_settings
@@ -104,6 +105,7 @@ _HEADS = 5  # folds of a hold-out split for fine-tuning the head
 _EPOCHS_OF_VIEWS = 12
 _NEIGHBORS = "neighbors"
 _LEAST = -1e4  # log-probability of an impossible class
+_OF_BAYES = 10  # folds of left-out predictions of naive Bayes
 _OF_GROUPS = 5  # folds of groups in left-out predictions of Gaussian classes
 _WORTH = 0.05  # least relative fall of the NLL by neighbors, and by a trained key space
 
@@ -203,7 +205,8 @@ def _fit_table(problem: Problem, settings: FitSettings, progress: Progress) -> C
         own = _forest(problem, settings, every, begun=begun)
         opinion = own[1]
     if own is not None:
-        base = base or _alone(problem, *own)
+        if base is None:
+            base = (_with_bayes if problem.is_gaussian and encoder.texts else _alone)(problem, *own)
         base.candidates.insert(0, own[0])
     problem.choice["base"] = None if base is None else base.gates
     if base is not None:
@@ -346,6 +349,29 @@ def _alone(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
     base = Base([], {candidate.name: 1.0}, problem.n_classes)
     base.oof_log_proba = left_out.double().numpy()
     base.nll = {candidate.name: tempered_nll(base.oof_log_proba, *problem.judged)}
+    return base
+
+
+def _with_bayes(problem: Problem, candidate: Candidate, left_out: Tensor) -> Base:
+    """Make a base of one classifier, as `_alone`, with naive Bayes of texts if that helps."""
+    terms, parts = problem.table[0].text_terms(problem.table[1]), np.zeros(left_out.shape)
+    folds = make_folds(problem.labels, _OF_BAYES, 0, problem.groups)
+    if problem.weight is not None and not all(problem.weight[train].any() for train, _ in folds):
+        return _alone(problem, candidate, left_out)  # no weight is left for a fit
+    bayes = bayes_candidate()
+    for number in bayes.fit_folds(terms, problem.labels, problem.weight, folds):
+        held_out = folds[number][1]
+        parts[held_out] = bayes.log_proba(terms[held_out], number, problem.n_classes)
+    alone = _alone(problem, candidate, left_out)
+    pool = pooled({candidate.name: alone.oof_log_proba, bayes.name: parts}, *problem.judged)
+    if pool.nll > alone.nll[candidate.name] - 0.5 / len(parts):  # the gain of a power by chance
+        return alone
+    every = np.arange(len(problem.labels))
+    bayes.folds.clear()
+    list(bayes.fit_folds(terms, problem.labels, problem.weight, [(every, every[:0])]))
+    base = Base([bayes], pool.powers, problem.n_classes)
+    base.oof_log_proba = log_softmax(pool.log_proba, axis=1)
+    base.nll = alone.nll | {bayes.name: tempered_nll(parts, *problem.judged), "pool": pool.nll}
     return base
 
 
@@ -726,9 +752,10 @@ def _candidates(
         n_jobs=settings.n_jobs,
     )
     if encoder.texts:
-        found.insert(0, text_candidate())
+        found = [*text_candidates(), *found]
     if encoder.has_only_texts:  # of SMS messages, all others did not lower the NLL (.0211, .0207)
-        return [one for one in found if one.name in ("text-logistic", "kernel-logistic")]
+        useful = ("text-logistic", "text-bayes", "kernel-logistic")
+        return [one for one in found if one.name in useful]
     if problem.is_gaussian:  # trees would be slow and weak on embeddings
         return [one for one in found if one.name == "logistic"]
     return [one for one in found if one.name != FOREST]

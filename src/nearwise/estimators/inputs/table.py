@@ -498,6 +498,11 @@ class TableEncoder:
         is_text = np.array([self.kinds[name] == "text" for name in self.sources], dtype=bool)
         return np.nan_to_num(rows.numbers[:, is_text])
 
+    def text_terms(self, rows: Encoded) -> sparse.csr_matrix:
+        """Terms of texts alone, float32; none is negative."""
+        assert rows.terms is not None
+        return rows.terms
+
     def sparse_terms(self, rows: Encoded) -> sparse.csr_matrix:
         """Terms of texts beside the dense columns of the others, float32, for linear models."""
         assert rows.terms is not None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nearwise.cached import cached_property
+from nearwise.estimators.fit.base import BAYES
 from nearwise.estimators.inputs.images import ImageEncoder, TTAView
 from nearwise.estimators.inputs.table import TableEncoder
 from nearwise.estimators.model.memory_views import FOLD, MemoryViews
@@ -55,8 +56,8 @@ class Predictor:
 
     @property
     def _base_is_closed(self) -> bool:
-        """Whether the base, if any, is a closed form that leaves each row out."""
-        return not self.has_base or {*self.choice["base"]} == {GAUSSIAN}
+        """Whether the base, if any, is fitted in closed form, and predicts each row left out."""
+        return not self.has_base or {*self.choice["base"]} <= {GAUSSIAN, BAYES}
 
     @property
     def held_rows_out(self) -> bool:

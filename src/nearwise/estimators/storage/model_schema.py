@@ -247,7 +247,7 @@ class StoredCandidate(Part):
     """Schema of `Candidate`; `kind` is an array model, or "skops" for any other classifier."""
 
     name: str
-    view: Literal["dense", "ordinal", "ordinal_filled", "sparse_terms"]
+    view: Literal["dense", "ordinal", "ordinal_filled", "sparse_terms", "text_terms"]
     kind: Literal["logistic", "kernel-logistic", "gaussian", "mlp", "forest", "boosting", "skops"]
     n_models: Size
 

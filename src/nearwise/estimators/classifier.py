@@ -89,9 +89,10 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
         becomes dates; numbers with one sign or unit (95%, $5) become numbers. Row numbers, row ids
         and text that differs in (nearly) every row are left out. `report_.column_report` lists all.
     estimator : "auto", None or classifier, default="auto"
-        Base classifier that is pooled with the neighbors. "auto": a forest (or Gaussian classes
-        for ready embeddings and texts, if better), plus classifiers and "deep" network heads that
-        improve the pool. None: class shares replace the base. Your own classifier is always used.
+        Base classifier that is pooled with the neighbors. "auto": a forest (or, if better, Gaussian
+        classes for ready embeddings, and with naive Bayes for texts), plus classifiers and "deep"
+        network heads that improve the pool. None: class shares replace the base. Your own
+        classifier is always used.
     preset : {"default", "instant"}, default="default"
         Amount of training. "instant": only the forest or Gaussian classes (neither with
         estimator=None) and the pretrained head, for tables without `label_noise`. Below 32 rows
@@ -600,7 +601,7 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Remove remembered rows by id; networks and trees are not retrained.
 
-        With preset="instant" and no forest (estimator=None, or only "gaussian" in
+        With preset="instant" and no forest (estimator=None, or only "gaussian" and "text-bayes" in
         `report_.choice["base"]`) the model is refitted without the rows and forgets them exactly:
         without sample weights it equals a new fit to the bit, except for ties between equally
         near rows. Otherwise feature map, base and head still depend on the removed rows until

@@ -31,7 +31,7 @@ def folder(nearwise, labelled, tmp_path):
     options = ("--preset", "instant", "--estimator", "none")
     result = nearwise("fit", tmp_path / "train.csv", "-t", "tag_*", "-o", out, *options)
     assert result.exit_code == 0, result.err
-    assert "Learned 3 targets from 120 rows" in result.err
+    assert "Learned 3 targets (classification) from 120 rows" in result.err
     return tmp_path
 
 
@@ -132,3 +132,93 @@ def test_targets_that_are_not_there_or_not_of_a_kind_are_named(nearwise, folder,
     mixed = nearwise("fit", folder / "mixed.csv", "-t", "tag_red", "-t", "price", "-o", out)
     assert "others numbers" in mixed.err
     assert not out.exists()
+
+
+def sizes(model):
+    return [load_any(path).fitted_.n_remembered for path in several.models_in(model).values()]
+
+
+def test_rows_that_one_target_cannot_take_are_added_to_none(nearwise, folder):
+    model, wrong = folder / "tags.model", pd.read_csv(folder / "test.csv").astype(object)
+    wrong.loc[2, "tag_green"] = "O"
+    wrong.to_csv(folder / "wrong.csv", index=False)
+    result = nearwise("add", model, folder / "wrong.csv")
+    assert result.exit_code == 2 and "tag_green" in result.err
+    assert sizes(model) == [120] * 3
+    rare = pd.read_csv(folder / "train.csv")
+    green = ",".join(map(str, rare.index[rare["tag_green"] == 1]))
+    result = nearwise("remove", model, green)
+    assert result.exit_code == 2 and "--forget-classes" in result.err
+    assert sizes(model) == [120] * 3
+    assert nearwise("remove", model, "3,500").exit_code == 2
+    assert sizes(model) == [120] * 3
+
+
+@pytest.mark.parametrize(
+    "command", [("add", "test.csv"), ("remove", "3"), ("undo", "1")], ids=lambda c: c[0]
+)
+def test_rows_of_one_target_do_not_change_alone(nearwise, folder, command):
+    model, (name, argument) = folder / "tags.model", command
+    nearwise("add", model, folder / "test.csv")
+    given = folder / argument if name == "add" else argument
+    result = nearwise(name, model / "tag_red", given)
+    assert result.exit_code == 2 and "nearwise add tags.model" in result.err
+    assert sizes(model) == [180] * 3
+    assert nearwise("relabel", model / "tag_red", "3", "1").exit_code == 0
+
+
+def test_a_folder_whose_targets_have_drifted_apart_takes_no_other_change(nearwise, folder):
+    model = folder / "tags.model"
+    learned = load_any(model / "tag_blue")
+    rows = pd.read_csv(folder / "test.csv")
+    learned.add(rows[learned.feature_names_in_], rows["tag_blue"])
+    learned.save(model / "tag_blue", overwrite=True)
+    for command in (("add", model, folder / "test.csv"), ("remove", model, "3")):
+        result = nearwise(*command)
+        assert result.exit_code == 2 and "tag_blue 180" in result.err
+    assert sizes(model) == [120, 180, 120]
+
+
+def test_a_change_of_all_targets_is_listed_and_undone(nearwise, folder):
+    model = folder / "tags.model"
+    assert f"undo {model} 1" in nearwise("add", model, folder / "test.csv").err
+    nearwise("relabel", model / "tag_red", "3", "1")  # is of one target
+    nearwise("remove", model, "5,6")
+    listed = nearwise("history", model, "--json").json()
+    assert [(one["version"], one["change"]) for one in listed] == [(1, "add"), (2, "remove")]
+    assert "180 rows" in nearwise("undo", model, "2").err
+    assert "120 rows" in nearwise("undo", model, "1").err
+    assert nearwise("undo", model, "9").exit_code == 2
+    assert load_any(model).fitted_.n_remembered == 120  # without a warning
+
+
+def test_several_targets_are_fitted_again_in_place(nearwise, folder):
+    fit = ("fit", folder / "train.csv", "-t", "tag_*", "-o", folder / "tags.model")
+    options = ("--preset", "instant", "--estimator", "none")
+    assert "--overwrite" in nearwise(*fit, *options).err
+    assert nearwise(*fit, *options, "--overwrite").exit_code == 0
+    assert sizes(folder / "tags.model") == [120] * 3
+
+
+def test_rows_without_one_of_the_labels_are_left_out(nearwise, folder):
+    gaps = pd.read_csv(folder / "train.csv").astype({tag: object for tag in TAGS})
+    for row, tag in enumerate(TAGS):
+        gaps.loc[[10 * row, 10 * row + 1], tag] = ["?", None]
+    gaps.to_csv(folder / "gaps.csv", index=False)
+    fit = ("fit", folder / "gaps.csv", "-t", "tag_*", "-o", folder / "gaps.model")
+    options = ("--preset", "instant", "--estimator", "none")
+    assert "--skip-unlabelled" in nearwise(*fit, *options).err
+    result = nearwise(*fit, *options, "--skip-unlabelled")
+    assert result.exit_code == 0, result.err
+    assert sizes(folder / "gaps.model") == [114] * 3
+
+
+def test_clean_looks_at_one_target(nearwise, folder):
+    for targets in (("-t", "tag_*"), ("-t", "tag_red", "-t", "tag_blue")):
+        result = nearwise("clean", folder / "train.csv", *targets)
+        assert result.exit_code == 2 and "once, for each column in turn" in result.err
+
+
+def test_scores_of_training_rows_are_told_apart(nearwise, folder):
+    result = nearwise("evaluate", folder / "tags.model", folder / "train.csv")
+    assert result.exit_code == 2 and "equal training rows" in result.err

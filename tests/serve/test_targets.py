@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from nearwise import AttnKNNClassifier, AttnKNNRegressor
+from nearwise.estimators.live_target import LiveTarget
 from nearwise.estimators.storage.targets_folder import target_folders
 from nearwise.html.numbers import percent
 from nearwise.serve import Service, create_targets_app
 from nearwise.serve.keys import make_key, read_keys
-from nearwise.serve.targets import LiveTarget
 from tests.serve.conftest import problem, served_app
 from tests.serve.test_page_in_browser import fits, opened
 

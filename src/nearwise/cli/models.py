@@ -63,11 +63,14 @@ def check_out(folder: Path, *, overwrite: bool | None, kind: str | None = None) 
     if folder.is_dir() and any(folder.iterdir()):
         from nearwise.estimators.storage.class_parts import KIND
         from nearwise.estimators.storage.persistence import VERSION, parts_of
+        from nearwise.estimators.storage.targets_folder import KIND as TARGETS
         from nearwise.memory import StoreError, check_writable
 
         try:
             if kind is None:
-                kind = parts_of(folder).KIND if is_model_folder(folder) else KIND
+                kind = TARGETS if holds_targets(folder) else KIND
+                if is_model_folder(folder) and kind == KIND:
+                    kind = parts_of(folder).KIND
             is_model = check_writable(folder, kind=kind, format_version=VERSION)
         except StoreError as error:
             raise ValueError(f"{error} Nothing was touched. Choose another --out.") from error

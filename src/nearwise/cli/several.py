@@ -10,7 +10,7 @@ from nearwise.cli.answer_columns import TrustOptions, joined_labels, number_colu
 from nearwise.cli.console import say, typed
 from nearwise.cli.options import refuse
 from nearwise.cli.rows.frames import named
-from nearwise.cli.rows.scored_rows import MANY_REPEATS
+from nearwise.cli.rows.scored_rows import MANY_REPEATS, by_chance
 from nearwise.cli.rows.targets import class_positions
 from nearwise.cli.tables import grid, percent
 
@@ -93,6 +93,13 @@ def predicted_columns(
             for at, label in shown:
                 head = f"proba_{name}" if len(shown) == 1 else f"proba_{name}_{label}"
                 columns[head] = query.proba()[:, at]
+    wide = [name for name, _, classes in each if len(classes) != 2]
+    if trust.sets and wide:
+        one = typed("predict", models_in(folder)[wide[0]], "NEW_DATA")
+        raise ValueError(
+            f"--sets of several targets is for labels of two classes, and {wide[0]!r} has others. "
+            f"Take the sets of single targets: {one} --sets"
+        )
     if trust.sets:
         sets = learned.predict_set(features, trust.set_confidence)
         columns["labels"] = [joined_labels(held) for held in sets.labels()]
@@ -104,18 +111,27 @@ def _is_label(classes: "np.ndarray") -> bool:
     return len(classes) == 2 and set(classes.tolist()) <= {0, 1}
 
 
-def rows_to_score(learned: Any, features: Any, data: str) -> "tuple[np.ndarray, str]":
+def rows_to_score(
+    learned: Any, features: Any, y: "pd.DataFrame", data: str
+) -> "tuple[np.ndarray, str]":
     """Mask of the rows to score, bool (n,), and a sentence about rows that are left out.
 
-    Rows that equal training rows are left out, unless rows repeat so often that new ones do, too.
-    ValueError if no row is left.
+    Rows that equal training rows are left out, unless rows repeat so often that as many new ones
+    do. ValueError if no row is left.
     """
     from nearwise import review
 
-    found = review(learned.estimators_[0]).learned(features)
-    if found.new.all() or found.repeats >= MANY_REPEATS:
-        return found.new | True, ""
+    first = learned.estimators_[0]
+    found = review(first).learned(features)
     n_known = int((~found.new).sum())
+    if not n_known:
+        return found.new, ""
+    repeat = found.repeats >= MANY_REPEATS and not found.compared
+    if repeat and by_chance(first, found, y[learned.target_names_[0]]):
+        return found.new | True, (
+            f"{n_known} of {len(found.new)} rows equal training rows. As many new ones may, since "
+            f"{percent(found.repeats, 0)} of the rows in memory have a duplicate: they are scored."
+        )
     if n_known == len(found.new):
         raise ValueError(
             f"{named(data)}: all {n_known} rows equal training rows, so that scores would be too "
@@ -146,6 +162,8 @@ def scores_of(learned: Any, features: Any, y: "pd.DataFrame", data: str) -> dict
         codes = class_positions(y[name], classes, data)
         found["by_target"][name] = evaluate_probabilities(codes, proba)
         if len(classes) == 2:
+            # evaluate_probabilities sums over both classes
+            found["by_target"][name]["label_brier"] = found["by_target"][name]["brier"] / 2
             found["by_target"][name]["share"] = float((codes == 1).mean())
             present.append(codes)
             of_present.append(proba[:, 1])
@@ -171,13 +189,15 @@ def score_tables(found: dict[str, Any], title: str) -> "Iterator[rich.table.Tabl
         ]
         yield grid(title, ["all labels", "model", "shares"], rows)
     first = next(iter(found["by_target"].values()))
-    wanted = ("share", "accuracy", "brier", "nll", "macro_f1", "rmse", "r2", "crps")
+    of_label = "label_brier" if "metrics" in found else "brier"
+    wanted = ("share", "accuracy", of_label, "nll", "macro_f1", "rmse", "r2", "crps")
     names = [name for name in wanted if name in first]
     rows = [
         [target, *(f"{scores[name]:.4f}" if name in scores else "" for name in names)]
         for target, scores in found["by_target"].items()
     ]
-    yield grid(title if "metrics" not in found else "by target", ["target", *names], rows)
+    heads = ["target", *("brier" if name == of_label else name for name in names)]
+    yield grid(title if "metrics" not in found else "by target", heads, rows)
 
 
 def described(learned: Any, folder: Path) -> dict[str, Any]:
@@ -206,32 +226,96 @@ def summarize_targets(learned: Any, seconds: float, out: Path) -> None:
     ]
     more = len(facts["targets"]) - len(shares)
     say(
-        f"Learned {len(facts['targets'])} targets from {facts['rows']} rows in {seconds:.0f} s: "
-        f"{', '.join(shares)}{f' and {more} more' if more else ''}."
+        f"Learned {len(facts['targets'])} targets ({facts['task']}) from {facts['rows']} rows in "
+        f"{seconds:.0f} s: {', '.join(shares)}{f' and {more} more' if more else ''}."
     )
     first = next(iter(models_in(out).values()))
+    proba = "--proba " if facts["task"] == "classification" else ""
     say(
-        f"Saved to {out}. Next: {typed('predict', out, 'NEW_DATA')} --proba --out predictions.csv\n"
+        f"Saved to {out}. Next: {typed('predict', out, 'NEW_DATA')} {proba}--out predictions.csv\n"
         f"Each target has a model of its own in this folder: {typed('explain', first, 'NEW_DATA')}"
     )
 
 
 def change_each(
-    folder: Path, change: Any, key: str | None, content: bytes
+    folder: Path, change: Any, check: Any, key: str | None, content: bytes
 ) -> "tuple[list[Change], int]":
     """Make a change in the model of every target; after a kill the same command completes it.
 
-    `change` takes a `LiveModel`, the name of its target and the key of the change. By default the
-    `key` is made of the `content` of the change and the next id. So a repetition after a kill has
-    the same key, and a later equal change another. Returns the changes, and the number of rows.
+    `change` takes a `LiveModel`, the name of its target and the key of the change. `check` takes
+    the first two and raises ValueError before anything is changed. By default the `key` is made of
+    the `content` of the change and the next id. So a repetition after a kill has the same key, and
+    a later equal change another. Returns the changes, and the number of rows.
     """
-    from nearwise.estimators import LiveModel
+    from nearwise.estimators.live_target import LiveTarget
+    from nearwise.estimators.several import has_same_rows, of_target
 
     with ExitStack() as stack:
-        each = {
-            name: stack.enter_context(LiveModel(path)) for name, path in models_in(folder).items()
-        }
-        first = min(live.model.fitted_.next_id for live in each.values())
-        made = key or f"{hashlib.sha256(content).hexdigest()[:16]}-{first}"
-        changes = [change(live, name, made) for name, live in each.items()]
+        each: dict[str, LiveTarget] = {}
+        for name, path in models_in(folder).items():
+            each[name] = LiveTarget(path)
+            stack.enter_context(each[name])
+        models = {name: live.model.fitted_ for name, live in each.items()}
+        made = key or f"{hashlib.sha256(content).hexdigest()[:16]}-{_next_id(models)}"
+        is_begun = any(one.key == made for live in each.values() for one in live.history())
+        if not has_same_rows([*models.values()]) and not is_begun:
+            raise ValueError(
+                f"The models in {folder} do not remember the same rows: a change was interrupted, "
+                f"or made in one of them ({_sizes(models)}). Repeat the command that was "
+                "interrupted; if there was none, fit the model again. Nothing was changed."
+            )
+        for name, live in each.items():
+            if not any(one.key == made for one in live.history()):
+                with of_target(name):
+                    check(live, name)
+        changes = []
+        for name, live in each.items():
+            with live.with_all():
+                changes.append(change(live, name, made))
         return changes, next(iter(each.values())).model.fitted_.n_remembered
+
+
+def changes_of_all(folder: Path) -> "list[dict[str, Change]]":
+    """List changes that were made in all targets, oldest first: the change of each target."""
+    from nearwise.estimators import LiveModel
+
+    by_key: list[dict[str, Any]] = []
+    names = [*models_in(folder)]
+    for path in models_in(folder).values():
+        with LiveModel(path) as live:
+            by_key.append({change.key: change for change in live.history() if change.key})
+    return [
+        dict(zip(names, (one[key] for one in by_key), strict=True))
+        for key in by_key[0]
+        if all(key in one for one in by_key)
+    ]
+
+
+def undo_each(folder: Path, number: int) -> "tuple[list[Change], int]":
+    """Undo a change of all targets, by its number in `changes_of_all` from 1; as `change_each`."""
+    known = changes_of_all(folder)
+    if not 1 <= number <= len(known):
+        listed = typed("history", folder)
+        raise ValueError(
+            f"{folder} has {len(known)} changes of all targets and no change {number}. To list "
+            f"them: {listed}"
+        )
+    versions = {name: change.version for name, change in known[number - 1].items()}
+
+    def change(live: Any, name: str, made: str) -> Any:
+        return live.undo(versions[name], key=made)
+
+    content = f"undo {next(iter(known[number - 1].values())).key}".encode()
+    return change_each(folder, change, lambda live, name: None, None, content)
+
+
+def _next_id(models: dict[str, Any]) -> int:
+    """Least id of the next row: that before an interrupted addition."""
+    return min(int(one.next_id) for one in models.values())
+
+
+def _sizes(models: dict[str, Any]) -> str:
+    """Numbers of rows that the models of the targets remember, in words."""
+    counts = [f"{name} {one.n_remembered}" for name, one in models.items()]
+    more = f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
+    return f"rows of {', '.join(counts[:_SHOWN])}{more}"

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple, Self
 
 from nearwise.estimators.inputs.labels import check_weight
 from nearwise.estimators.inputs.rows import AnyRows, Rows, Source
-from nearwise.estimators.model.fitted_model import FittedModel, FittedRegressor, FolderState
+from nearwise.estimators.model.fitted_model import (
+    FittedModel,
+    FittedRegressor,
+    FittedTargets,
+    FolderState,
+)
 from nearwise.estimators.number_query import NumberQuery
 from nearwise.estimators.online import by_settings, changes
 from nearwise.estimators.online.feedback import Yardstick, feedback_summary, judge
@@ -530,6 +535,11 @@ class LiveModel:
     def _load(self) -> None:
         estimator = load_any(self.folder, trusted=self._trusted, trusted_store=self._trusted_store)
         fitted = estimator.fitted_
+        if isinstance(fitted, FittedTargets):
+            raise ValueError(
+                f"{self.folder} has {len(fitted.names)} targets, each with a model of its own in "
+                "it. Open one of those, or change all by add and remove of the loaded estimator."
+            )
         ((key, state),) = fitted.folders.items()
         self._log = log_of(self.folder, fitted, self._wait)
         self._opened = key, Version(state.version, estimator, fitted)  # one assignment, for readers

@@ -1,8 +1,8 @@
 """HTTP application of several targets: the model of each, and answers of all of them at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
@@ -14,14 +14,13 @@ from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
-from nearwise.estimators.model.fitted_model import FittedModel
-from nearwise.estimators.several import has_same_rows
-from nearwise.estimators.storage.journaling import ADD, FEEDBACK, REMOVE, Draft
+from nearwise.estimators.live_target import LiveTarget
+from nearwise.estimators.several import check_removable, has_same_rows, of_target
 from nearwise.memory import Change
 from nearwise.names import listed
 from nearwise.serve.answers import Answer, status
 from nearwise.serve.app import bare_app, create_app, needed
-from nearwise.serve.bodies import Labels, Rows, reader
+from nearwise.serve.bodies import Few, Labels, Rows, reader
 from nearwise.serve.description import add_documentation
 from nearwise.serve.examples import examples
 from nearwise.serve.guards import Guards, checked_origins
@@ -34,40 +33,18 @@ from nearwise.serve.rows import labels_for, rows_for
 from nearwise.serve.service import Service
 
 
-class LiveTarget(LiveModel):
-    """Live model of one of several targets: its labels change alone, its rows with all others."""
-
-    _is_alone = True  # whether a change is of this target only
-
-    @contextmanager
-    def with_all(self) -> Iterator[None]:
-        """Allow changes of rows, which the caller makes for all targets."""
-        self._is_alone = False
-        try:
-            yield
-        finally:
-            self._is_alone = True
-
-    def _commit(
-        self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
-    ) -> Change:
-        def checked(fitted: FittedModel) -> Draft:
-            draft = make(fitted)
-            if self._is_alone and draft.kind in (ADD, FEEDBACK, REMOVE):
-                raise ValueError(
-                    f"All targets in {self.folder.parent.name} remember the same rows, and this is "
-                    "one of them. Add and remove rows of all: POST /rows and DELETE /rows/ID of "
-                    "the whole service, or nearwise add and nearwise remove."
-                )
-            return draft
-
-        return super()._commit(checked, request, key)
-
-
 class LabeledRowsOfTargets(Rows):
     """Rows with their labels, or numbers, for all targets."""
 
     labels: dict[str, Labels] = Field(description="Labels of the rows by the name of the target.")
+    show: Annotated[list[str | None], *Few] | None = Field(
+        None,
+        description="What to show with each row: path of an image file, URL or text; else null.",
+    )
+    new_classes: bool = Field(
+        False,
+        description="Whether labels may be new classes; otherwise an unknown label is an error.",
+    )
 
     @model_validator(mode="after")
     def _as_many(self) -> "LabeledRowsOfTargets":
@@ -76,6 +53,8 @@ class LabeledRowsOfTargets(Rows):
                 raise ValueError(
                     f"{self.n_rows} rows have {len(labels)} labels of {name[:60]!r}; give one each"
                 )
+        if self.show is not None and len(self.show) != self.n_rows:
+            raise ValueError(f"{self.n_rows} rows have {len(self.show)} in show; give one each")
         return self
 
 
@@ -227,14 +206,19 @@ def _add_changes(write: APIRouter, services: Mapping[str, Service]) -> None:
         _check_names(body.labels, services)
 
         def given(now: Version, name: str) -> tuple[Any, Any]:
-            return rows_for(now, body), labels_for(now, body.labels[name], new_classes=False)
+            try:
+                y = labels_for(now, body.labels[name], new_classes=body.new_classes)
+            except ProblemError as error:
+                raise ProblemError(422, f"Target {name!r}: {error.detail}") from None
+            return rows_for(now, body), y
 
         def check(one: Service, name: str) -> None:
             now = one.live.now
-            now.fitted.checked(given(now, name)[1], body.n_rows)
+            with of_target(name):
+                now.fitted.checked(given(now, name)[1], body.n_rows)
 
         def add(live: LiveModel, name: str, key: str) -> Change:
-            return live.add(*given(live.now, name), key=key)
+            return live.add(*given(live.now, name), show=body.show, key=key)
 
         next(iter(services.values())).check_rows(body.n_rows)
         for name, one in services.items():
@@ -248,6 +232,9 @@ def _add_changes(write: APIRouter, services: Mapping[str, Service]) -> None:
         def remove(live: LiveModel, name: str, key: str) -> Change:
             return live.remove([id], key=key)
 
+        for name, one in services.items():
+            with of_target(name):
+                await one.ask(partial(check_removable, one.live.now.fitted, [id]))
         return PlainJSON(await _changed_all(services, remove, key, request))
 
 
@@ -274,8 +261,8 @@ async def _changed_all(
     if key is None and not has_same_rows([one.live.now.fitted for one in services.values()]):
         raise ProblemError(
             409,
-            "The targets do not remember the same rows, since a change was interrupted. Send it "
-            "again under its Idempotency-Key, or repeat the command that made it.",
+            "The targets do not remember the same rows: a change was interrupted. Send it again "
+            "under its Idempotency-Key, or repeat the command that made it; otherwise fit again.",
         )
     chosen = uuid4().hex
     used = key or key_of_holder(request, chosen)

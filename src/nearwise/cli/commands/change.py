@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from nearwise.cli.outputs import check_folder, holds_targets, require_data
 from nearwise.cli.rows.parsing import parse_numbers, spelled_numbers
 from nearwise.cli.rows.rows import Rows, read_for_model, read_for_targets
 from nearwise.cli.rows.scored_rows import MANY_REPEATS
-from nearwise.cli.several import change_each
+from nearwise.cli.several import change_each, changes_of_all, undo_each
 from nearwise.cli.tables import grid, percent
 from nearwise.names import did_you_mean, spelled_alike
 
@@ -265,6 +266,12 @@ def undo(
       nearwise history iris.model
       nearwise undo iris.model 5
     """
+    if holds_targets(model):
+        with in_place(model):
+            made, n_rows = undo_each(model, version)
+        if not quiet:
+            say(f"Undid change {version} of {len(made)} targets; they now hold {n_rows} rows.")
+        return
 
     def change(live: "LiveModel") -> "Change":
         try:
@@ -290,10 +297,14 @@ def history(
       nearwise history iris.model
       nearwise history iris.model --json
     """
-    require_model(model)
-    from nearwise.estimators.stored.folder import history_of
+    require_model(model, several=True)
+    if holds_targets(model):
+        each = [next(iter(one.values())) for one in changes_of_all(model)]
+        found = [replace(one, version=number) for number, one in enumerate(each, start=1)]
+    else:
+        from nearwise.estimators.stored.folder import history_of
 
-    found = history_of(model, store)
+        found = history_of(model, store)
     if as_json:
         show_json(
             [
@@ -383,10 +394,10 @@ def _changing(folder: Path, store: str | None, *, quiet: bool) -> Iterator["Live
     listed = typed("history", folder, *named_store(store))
     if_stopped(f"A change is saved as a whole or not at all. To see which are saved: {listed}")
 
-    from nearwise.estimators import LiveModel
+    from nearwise.estimators.live_target import live_kind
     from nearwise.memory import StoreError
 
-    with in_place(folder), LiveModel(folder, trusted_store=store) as live:
+    with in_place(folder), live_kind(folder)(folder, trusted_store=store) as live:
         yield live
         if live.replay_seconds < _LONGEST_REPLAY:
             return
@@ -431,25 +442,38 @@ def _add_to_each(
     def change(live: "LiveModel", name: str, made: str) -> "Change":
         return live.add(each[name].source, key=made)
 
+    def check(live: "LiveModel", name: str) -> None:
+        live.model.fitted_.checked(each[name].y, len(each[name]))
+
     with in_place(folder):
-        changes, n_rows = change_each(folder, change, key, content.encode())
+        changes, n_rows = change_each(folder, change, check, key, content.encode())
     if not quiet:
-        added = len(changes[0].ids)
-        say(f"Added {added} rows to each of {len(changes)} targets; they now hold {n_rows} rows.")
+        said = f"Added {len(changes[0].ids)} rows to each of {len(changes)} targets"
+        say(f"{said}; they now hold {n_rows} rows.{_way_back_of_all(folder)}")
 
 
 def _remove_from_each(
     folder: Path, ids: list[int], key: str | None, *, forget_classes: bool, quiet: bool
 ) -> None:
     """Remove rows from the model of each target."""
+    from nearwise.estimators.several import check_removable
 
     def change(live: "LiveModel", name: str, made: str) -> "Change":
         return live.remove(ids, forget_classes=forget_classes, key=made)
 
+    def check(live: "LiveModel", name: str) -> None:
+        check_removable(live.model.fitted_, ids, forget_classes=forget_classes)
+
     with in_place(folder):
-        changes, n_rows = change_each(folder, change, key, f"remove {ids}".encode())
+        changes, n_rows = change_each(folder, change, check, key, f"remove {ids}".encode())
     if not quiet:
-        say(f"Removed {_count(ids)} from {len(changes)} targets; they now hold {n_rows} rows.")
+        said = f"Removed {_count(ids)} from {len(changes)} targets"
+        say(f"{said}; they now hold {n_rows} rows.{_way_back_of_all(folder)}")
+
+
+def _way_back_of_all(folder: Path) -> str:
+    """Say how to undo the last change of all targets."""
+    return f"\nTo undo it: {typed('undo', folder, len(changes_of_all(folder)))}"
 
 
 def _classes(learned: Any) -> list[Any]:

@@ -26,6 +26,7 @@ from nearwise.cli.rows.parsing import parse_noise
 from nearwise.cli.rows.rows import Rows, read_to_learn
 from nearwise.cli.rows.targets import estimator_for
 from nearwise.cli.tables import cut, grid, shown_cell
+from nearwise.names import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,7 @@ _LEAST = 12  # characters of what is shown with each row
 @reported
 def clean(
     data: options.DataArgument,
-    target: options.TargetOption = None,
+    target: options.TargetsOption = None,
     task: options.TaskOption = "auto",
     out: Annotated[
         str | None,
@@ -127,6 +128,12 @@ def clean(
     rows = read_to_learn(
         data, target, reading, uses=uses, drop=drop or [], keep_words=words, show=show, task=task
     )
+
+    if rows.y.ndim > 1:
+        raise ValueError(
+            f"--target names {rows.y.shape[1]} columns ({listed(list(rows.y))}), and clean looks "
+            "at the labels of one. Give the option once, for each column in turn."
+        )
 
     from nearwise.estimators import ColumnWarning, review
     from nearwise.estimators.progress import reporting_stages_to

@@ -162,7 +162,7 @@ def _evaluate_targets(
 ) -> None:
     """Print the scores of a model of several targets."""
     rows = read_for_targets(learned, model, data, reading)
-    chosen, remark = rows_to_score(learned, rows.X, data)
+    chosen, remark = rows_to_score(learned, rows.X, rows.y, data)
     y = rows.y[chosen]
     found = scores_of(learned, rows.X[chosen], y, data)
     if json_file:
@@ -173,7 +173,7 @@ def _evaluate_targets(
         for table in score_tables(found, f"{model} on {len(y)} rows ({data})"):
             show_below(table)
         each = next(iter(models_in(model).values()))
-        show(f"Whether one of them is honest, and what to do next: {typed('evaluate', each, data)}")
+        show(f"Calibration of a single target, and advice: {typed('evaluate', each, data)}")
 
 
 def _write_json(found: dict[str, Any], json_file: str) -> None:

@@ -107,12 +107,12 @@ def serve(
 
     from nearwise.cli.several import models_in
     from nearwise.estimators import LiveModel
+    from nearwise.estimators.live_target import LiveTarget, live_kind
     from nearwise.functional.threads import coarse_threads
     from nearwise.serve import Limits, Service, create_app, create_targets_app, read_keys
     from nearwise.serve.app import model_name
     from nearwise.serve.connections import connections, most_connections, raise_descriptor_limit
     from nearwise.serve.guards import LOOPBACK, checked_origins
-    from nearwise.serve.targets import LiveTarget
 
     known = [] if keys is None else read_keys(keys)
     if host not in LOOPBACK and not known:
@@ -144,7 +144,7 @@ def serve(
         each = {target: service_of(one, LiveTarget) for target, one in models_in(model).items()}
         app, protocol = create_targets_app(each, name=name, **access), ""
     else:
-        each = {name: service_of(model, LiveModel)}
+        each = {name: service_of(model, live_kind(model))}
         app = create_app(each[name], name=name, **access)
         protocol = f"; Open Inference Protocol name: {name}"
     n_rows = next(iter(each.values())).live.model.fitted_.n_remembered

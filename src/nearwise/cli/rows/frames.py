@@ -30,18 +30,20 @@ class Frame(NamedTuple):
 
         from nearwise.data.tables.cells import as_written
 
-        held = self.cells(names) if names else self.table[[]]
+        held = (self.cells(names) if names else self.table[[]]).loc[self.table.index]
         columns = {name: as_written(self.table[name], held[name]) for name in names}
         return pd.DataFrame(columns, index=self.table.index)
 
     def in_text(self, name: str) -> "pd.Series":
         """Return a number column as text; missing values stay missing."""
-        return self.cells([name])[name].astype(str).where(self.table[name].notna(), None)
+        held = self.cells([name])[name].loc[self.table.index]
+        return held.astype(str).where(self.table[name].notna(), None)
 
     def words(self, names: Sequence[str]) -> dict[str, str]:
         """Describe words in columns that are read as missing values, per column with such words."""
         found = {}
-        for name, held in self.cells(names).items() if names else ():
+        for name, whole in self.cells(names).items() if names else ():
+            held = whole.loc[self.table.index]  # some rows may be left out
             gaps = held[self.table[name].isna()].dropna().astype(str).str.strip()
             said = Counter(gaps[gaps != ""].tolist()).most_common(3)
             found[str(name)] = ", ".join(f"{n} cells say {word!r}" for word, n in said)

@@ -160,7 +160,7 @@ def score_rows(
     fresh = np.flatnonzero(found.new)
     common = found, noun, _columns_compared(model, features, found.compared)
     repeat = found.repeats >= MANY_REPEATS and not found.compared
-    if len(fresh) < len(y) and repeat and _by_chance(model, found, labels):
+    if len(fresh) < len(y) and repeat and by_chance(model, found, labels):
         every = _predicted(model, features, y)
         return ScoredRows(np.arange(len(y)), y, every, True, *common, among=True)
     again, parts = _predict_learned(model, found, y)
@@ -221,7 +221,7 @@ def _measured(y: "np.ndarray", *parts: Any) -> dict[str, float]:
     return evaluate_probabilities(y, np.concatenate([one.proba for one in parts]))
 
 
-def _by_chance(model: "Estimator", found: "LearnedRows", labels: Any) -> bool:
+def by_chance(model: "Estimator", found: "LearnedRows", labels: Any) -> bool:
     """Whether no more rows equal remembered ones than expected of new rows.
 
     Rows of the training table would each equal a different remembered row with the same label.

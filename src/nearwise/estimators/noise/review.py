@@ -11,7 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 from nearwise.cached import cached_property
 from nearwise.estimators.inputs.labels import label_values, positions_among
 from nearwise.estimators.inputs.rows import Rows
-from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedRegressor
+from nearwise.estimators.model.fitted_model import (
+    FittedClassifier,
+    FittedModel,
+    FittedRegressor,
+    FittedTargets,
+)
 from nearwise.estimators.model.learned_rows import LearnedRows, find_learned, predict_learned
 from nearwise.estimators.model.log_linear_pool import finish
 from nearwise.estimators.model.wrong_targets import WrongTargets
@@ -56,6 +61,11 @@ def review(model: Any) -> "Review":
     ['id', 'given', 'suggested']
     """
     check_is_fitted(model)
+    if isinstance(model.fitted_, FittedTargets):
+        raise ValueError(
+            f"The model has {len(model.fitted_.names)} targets, and a review is of one: "
+            "review(model.estimators_[0])."
+        )
     return Review(model.fitted_)
 
 

@@ -45,9 +45,9 @@ def label_sets(queries: Sequence[Query], confidence: float) -> np.ndarray:
     rows = [query.calibration_rows().one_per_group() for query in queries]
     if len({len(one.labels) for one in rows}) > 1:
         raise ValueError(
-            "The labels have different calibration rows, as under a class_prior, and sets of "
-            "labels need rows with all of them. Take the sets of single labels: "
-            "model.estimators_[0].predict_set(X)."
+            "The labels have different calibration rows, as under a class_prior or with rows that "
+            "only one of them has, and sets of labels need rows with all of them. Take the sets of "
+            "single labels: model.estimators_[0].predict_set(X)."
         )
     proba = np.column_stack([one.parts.proba[:, 1] for one in rows])
     present = np.column_stack([one.labels == 1 for one in rows])
@@ -60,7 +60,9 @@ def check_label_sets(classes: Sequence[np.ndarray], options: dict[str, Any]) -> 
     usual = {name: inspect.signature(Query.sets).parameters[name].default for name in options}
     changed = [name for name, value in options.items() if value != usual[name]]
     if changed or any(len(one) != 2 for one in classes):
-        seen = f"takes no {changed[0]}" if changed else "needs targets of two classes each"
+        sizes = ", ".join(str(len(one)) for one in classes)
+        needs = f"needs targets of two classes each, and these have {sizes}"
+        seen = f"takes no {changed[0]}" if changed else needs
         raise ValueError(
             f"predict_set of several targets {seen}. Take the sets of single targets: "
             "model.estimators_[0].predict_set(X, ...)."

@@ -32,6 +32,7 @@ import pandas as pd
 from keeping import RESULTS, keep_runs, listed, means_by, milliseconds, options_of
 from nearwise_lab.experiments.measure import PeakMemory
 from scipy.io import arff
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import make_multilabel_classification
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
@@ -132,12 +133,38 @@ def scaled(model: Any) -> Any:
     return make_pipeline(StandardScaler(), model)
 
 
+class OfAnyLabel(ClassifierMixin, BaseEstimator):
+    """Logistic regression, also of a label that all rows of a fold have, or none has."""
+
+    def __init__(self, C: float = 1.0) -> None:
+        self.C = C
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> "OfAnyLabel":
+        """Fit to labels 0 and 1."""
+        self.classes_ = np.array([0, 1])
+        self.only_ = int(y[0]) if len(np.unique(y)) == 1 else None
+        if self.only_ is None:
+            self.model_ = LogisticRegression(C=self.C, max_iter=1000).fit(X, y)
+        return self
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """Probabilities of 0 and 1."""
+        if self.only_ is not None:
+            return np.tile(np.eye(2)[self.only_], (len(X), 1))
+        proba: np.ndarray = self.model_.predict_proba(X)
+        return proba
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """The likelier label."""
+        return self.predict_proba(X).argmax(axis=1)
+
+
 NEIGHBORS = [
     scaled(KNeighborsClassifier(k, weights=weights))
     for k in (5, 10, 20, 40)
     for weights in ("uniform", "distance")
 ]
-LOGISTIC = [LogisticRegression(C=C, max_iter=1000) for C in (0.01, 0.1, 1, 10)]
+LOGISTIC = [OfAnyLabel(C) for C in (0.01, 0.1, 1, 10)]
 FOREST = {"n_estimators": 500, "n_jobs": 1, "random_state": 0}
 LEAVES = (1, 3, 5)
 METHODS: dict[str, Any] = {

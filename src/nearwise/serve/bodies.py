@@ -207,14 +207,19 @@ class LabeledRows(Rows):
 
     @model_validator(mode="after")
     def _as_many(self) -> "LabeledRows":
-        if len(self.labels) != self.n_rows:
-            name = type(self).model_fields["labels"].alias or "labels"
-            raise ValueError(f"{self.n_rows} rows have {len(self.labels)} {name}; give one each")
+        for name, labels in self.label_lists.items():
+            if len(labels) != self.n_rows:
+                raise ValueError(f"{self.n_rows} rows have {len(labels)} {name}; give one each")
         if self.groups is not None and len(self.groups) != self.n_rows:
             raise ValueError(f"{self.n_rows} rows have {len(self.groups)} groups; give one each")
         if self.show is not None and len(self.show) != self.n_rows:
             raise ValueError(f"{self.n_rows} rows have {len(self.show)} in show; give one each")
         return self
+
+    @property
+    def label_lists(self) -> dict[str, list[Any]]:
+        """Lists with a label per row, by what they are called."""
+        return {type(self).model_fields["labels"].alias or "labels": self.labels}
 
 
 class NewLabel(Body):

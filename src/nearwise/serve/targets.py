@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model
 from starlette.responses import Response
 
 from nearwise.estimators import LiveModel
@@ -20,7 +20,7 @@ from nearwise.memory import Change
 from nearwise.names import listed
 from nearwise.serve.answers import Answer, status
 from nearwise.serve.app import bare_app, create_app, needed
-from nearwise.serve.bodies import Few, Labels, Rows, reader
+from nearwise.serve.bodies import LabeledRows, Labels, reader
 from nearwise.serve.description import add_documentation
 from nearwise.serve.examples import examples
 from nearwise.serve.guards import Guards, checked_origins
@@ -33,29 +33,18 @@ from nearwise.serve.rows import labels_for, rows_for
 from nearwise.serve.service import Service
 
 
-class LabeledRowsOfTargets(Rows):
+class LabeledRowsOfTargets(LabeledRows):
     """Rows with their labels, or numbers, for all targets."""
 
-    labels: dict[str, Labels] = Field(description="Labels of the rows by the name of the target.")
-    show: Annotated[list[str | None], *Few] | None = Field(
-        None,
-        description="What to show with each row: path of an image file, URL or text; else null.",
+    labels: dict[str, Labels] = Field(  # type: ignore[assignment]
+        description="Labels of the rows by the name of the target."
     )
-    new_classes: bool = Field(
-        False,
-        description="Whether labels may be new classes; otherwise an unknown label is an error.",
-    )
+    groups: ClassVar[None] = None  # type: ignore[misc]
 
-    @model_validator(mode="after")
-    def _as_many(self) -> "LabeledRowsOfTargets":
-        for name, labels in self.labels.items():
-            if len(labels) != self.n_rows:
-                raise ValueError(
-                    f"{self.n_rows} rows have {len(labels)} labels of {name[:60]!r}; give one each"
-                )
-        if self.show is not None and len(self.show) != self.n_rows:
-            raise ValueError(f"{self.n_rows} rows have {len(self.show)} in show; give one each")
-        return self
+    @property
+    def label_lists(self) -> dict[str, list[Any]]:
+        """Lists with a label per row, by what they are called."""
+        return {f"labels of {name[:60]!r}": labels for name, labels in self.labels.items()}
 
 
 class TargetSummary(Answer):

@@ -14,7 +14,10 @@ _collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 
 class RowsWarning(UserWarning):
-    """New rows have values that a model converts: unknown categories, missing values, booleans."""
+    """New rows have values that a model converts or cannot use.
+
+    Unknown categories, texts of unknown words, missing values, booleans.
+    """
 
 
 @contextmanager

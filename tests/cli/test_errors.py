@@ -65,17 +65,24 @@ IN_FLAGS = {
     "cv=[0.05, 0.5] must": "--cv 0.05,0.5 must",
     "estimator=X['a'] is": "estimator=X['a'] is",  # code, not a value
     "fit(cv=range(3))": "fit(cv=range(3))",
+    "out: skip_damaged=True (--skip-damaged).": "out: --skip-damaged.",
+    "or pass header=False (--no-header).": "or pass --no-header.",
+    "header=False (on the command line --no-header): the": "--no-header: the",
+    "Pass color=\"rgb\" or color='grey' (--color rgb) to": "Pass --color rgb or --color grey to",
+    "value per row: groups=... (--groups COLUMN)": "value per row: groups=... (--groups COLUMN)",
 }
 
 
 @pytest.mark.parametrize("text", IN_FLAGS)
 def test_parameters_in_messages_are_the_options_of_the_command(text, capsys):
     @reported
-    def fit(drop, estimator, preset, n_neighbors, cv, label_noise, seed):
+    def fit(
+        drop, estimator, preset, n_neighbors, cv, label_noise, seed, color, header, skip_damaged
+    ):
         raise ValueError(text)
 
     with pytest.raises(typer.Exit):
-        fit(*[None] * 7)
+        fit(*[None] * 10)
     assert capsys.readouterr().err == f"error: {IN_FLAGS[text]}\n"
 
 

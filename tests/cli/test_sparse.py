@@ -84,15 +84,34 @@ def test_fewer_columns_are_padded_and_further_ones_named_and_ignored(nearwise, f
 
 
 def test_files_that_count_from_one_and_from_zero_are_told_apart(nearwise, files, tmp_path):
-    shifted = sparse.hstack([sparse.csr_matrix((260, 1)), X]).tocsr()
+    often = sparse.hstack([np.arange(260)[:, None] % 2, X[:, 1:]]).tocsr()
+    shifted = sparse.hstack([sparse.csr_matrix((260, 1)), often]).tocsr()
     instant().fit(shifted[TRAIN], Y[TRAIN]).save(tmp_path / "one")
-    dump_svmlight_file(X[TEST], Y[TEST], str(tmp_path / "one.svm"), zero_based=False)
+    dump_svmlight_file(often[TEST], Y[TEST], str(tmp_path / "one.svm"), zero_based=False)
+    dump_svmlight_file(often[TEST], Y[TEST], str(tmp_path / "zero.svm"))
     ask = ("predict", tmp_path / "one", tmp_path / "one.svm", "--proba")
     assert "column 0" not in nearwise(*ask).err
-    noted = nearwise("predict", tmp_path / "one", files / "new.svm")
-    assert "column 0 was empty in the fit" in noted.err
+    noted = nearwise("predict", tmp_path / "one", tmp_path / "zero.svm")
+    assert "column 0 was empty in the fit, and has values in 30 of 60 rows here" in noted.err
     refused = nearwise("predict", tmp_path / "one", files / "new.npz")
     assert refused.exit_code == 2 and "counts from 1 has an empty column 0" in refused.err
+
+
+def test_a_column_0_that_few_rows_fill_is_no_other_way_to_count(nearwise, files, tmp_path):
+    rare = sparse.lil_matrix(X)
+    rare[:, [0, WIDE - 1]] = 0
+    instant().fit(rare[TRAIN].tocsr(), Y[TRAIN]).save(tmp_path / "rare")
+    some = rare[TEST]
+    some[:4, 0] = 1  # of 60 rows, and of none of 200: rare, not unlikely
+    every = rare[TEST]
+    every[:, 0] = 1
+    both = every.copy()
+    both[0, WIDE - 1] = 1  # not shifted: the last column is there
+    for name, rows, noted in (("some", some, False), ("every", every, True), ("both", both, False)):
+        dump_svmlight_file(rows.tocsr(), Y[TEST], str(tmp_path / f"{name}.svm"))
+        done = nearwise("predict", tmp_path / "rare", tmp_path / f"{name}.svm")
+        assert done.exit_code == 0, done.err
+        assert ("column 0 was empty" in done.err) == noted, name
 
 
 @pytest.mark.parametrize(

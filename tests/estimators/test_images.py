@@ -45,6 +45,17 @@ def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, f
     assert fitted.report_.columns == {"image": "8 x 8 x 1 uint8"}
 
 
+def test_a_list_of_images_is_their_array(data, fitted):
+    images, _ = patches(seed=1)
+    expected = fitted.predict_proba(images[:3])
+    objects = np.empty(3, dtype=object)
+    objects[:] = [*images[:3]]
+    for several in ([*images[:3]], objects, tuple(torch.from_numpy(images[:3]))):
+        np.testing.assert_array_equal(fitted.predict_proba(several), expected)
+    with pytest.raises(ValueError, match="image 0 is 8 x 8 x 1, image 1 is 7 x 8 x 1"):
+        fitted.predict([images[0], images[1][1:]])
+
+
 def test_images_are_fitted_again_to_what_is_remembered(data):
     model = attn_knn(**BRIEF, tta=("flip",)).fit(*data)
     assert {"features"} <= set(model.report_.choice["spaces"]) <= set(model.memory_.keys)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from nearwise.estimators.inputs.text_vectors import EmbedderError, kind_of_folde
 from nearwise.estimators.inputs.texts import TextColumn
 from nearwise.html.card import make_card
 from nearwise.memory import StoreError, read_folder, write_folder
+from nearwise.warn import RowsWarning
 
 THINGS = ("cat", "dog", "horse", "cow", "goose", "goat", "sheep", "pig")
 SAYS = {"shop": "please send the {} to my house before {}", "farm": "our {} grazed in the {} field"}
@@ -94,6 +96,18 @@ def test_any_text_can_be_asked(mixed, text):
     if text is None:
         with pytest.warns(UserWarning, match="Missing values"):
             model.predict(row)
+
+
+def test_texts_of_unknown_words_are_counted_in_a_warning(mixed):
+    X, y = mixed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = AttnKNNClassifier(preset="instant", random_state=0).fit(X, y)
+        model.predict(X)
+        model.predict(pd.DataFrame({"body": ["horsey"], "size": 0.0}))  # "horse" is known
+    asked = pd.DataFrame({"body": ["zzqq xxyy wwvv", X["body"][0], "???", None], "size": 0.0})
+    with pytest.warns(RowsWarning, match=r"that the model knows: body \(2\)\. They say next"):
+        model.predict(asked)
 
 
 @pytest.mark.parametrize("texts", [["? ! ;"] * 40, [f"{i} {i} {i}" for i in range(40)]])

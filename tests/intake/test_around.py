@@ -42,6 +42,18 @@ LEFT_OUT = {
     "a total below numbers": (
         "a,b\n1,2\n3,4\nTOTAL:,6\n", {"a": [1, 3], "b": [2, 4]}, "last line is no row",
     ),
+    "an average": (
+        "town;n;m;y\nOslo;1,5;1;u\nRom;2,5;2;v\nBern;3;3;u\nDurchschnitt;2,333;;\n",
+        {"town": ["Oslo", "Rom", "Bern"], "n": [1.5, 2.5, 3], "m": [1, 2, 3], "y": [*"uvu"]},
+        "last line is no row and left out: 'Durchschnitt;2,333;;'",
+    ),
+    "a word of averages and of other things": (
+        "t,n,y\nx,1,u\nz,5,v\nw,3,u\nMedia,3,\n",
+        {"t": ["x", "z", "w"], "n": [1, 5, 3], "y": [*"uvu"]}, "left out: 'Media,3,'",
+    ),
+    "averages and counts below numbers": (
+        "a,b\n1,2\n3,4\nMittel:,3\nAnzahl,2\n", {"a": [1, 3], "b": [2, 4]}, "'Mittel:,3'",
+    ),
     "a source": (
         "a,b\n1,2\n3,4\nSource: World Bank, 2020\n", {"a": [1, 3], "b": [2, 4]}, "'Source: W",
     ),
@@ -120,6 +132,13 @@ def test_lines_that_are_no_rows_are_left_out_with_a_note(tmp_path, case):
 KEPT = {
     "a total in every column": ("r,n\neast,1\nwest,2\nTotal,3\n", 3, "begins with 'Total'"),
     "totals among categories": ("r,n\nTotal,1\nwest,\nTotal,\n", 3, None),
+    "a department": (
+        "t,n,y\nx,1,u\nz,5,v\nMedia,,u\n",
+        3,
+        "begins with 'Media' and is read as a row",
+    ),
+    "a department beside numbers": ("t,n,m\nx,1,2\nz,5,3\nMedia,3,\n", 3, "with 'Media' and"),
+    "levels": ("t,n,m\nhoch,1,2\nmittel,5,3\ntief,3,\nmittel,3,\n", 4, None),
     "one row": ("r,n\nTotal,\n", 1, None),
     "notes as values": ("note,b\nnotes,1\nnote,2\nnote on x,3\n", 3, None),
     "words over numbers": (

@@ -33,6 +33,7 @@ AROUND = {
     "groups of columns": ([["Size", None, "Class"], *TABLE], "'Size Class'"),
     "units": ([TABLE[0], ["cm", "kg", None], *TABLE[1:]], r"holds units \('cm', 'kg'\)"),
     "a total": ([*TABLE, ["Total", 14, None]], "left out: 'Total 14'"),
+    "an average": ([*TABLE, [], ["Mittel", 3.5, None]], "left out: 'Mittel 3.5'"),
     "a source": ([*TABLE, [], ["Source: a, b"]], "left out: 'Source: a, b'"),
     "blanks": ([*TABLE, [None, " ", None]], None),
     "all of it": (

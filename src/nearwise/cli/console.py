@@ -292,6 +292,9 @@ _WISH = re.compile(rf"columns=\{{({_QUOTED}): '([a-z ]+)(?::([^']+))?'\}}")
 _PARAMETER = re.compile(rf"\b([a-z_]+)=({_QUOTED}|\[[^\]]*\]|[\w.+-]*\w(?![\w\[(]))")
 # options with another name than their parameter
 _OPTIONS = {"random_state": "seed", "label_noise": "noise"}
+# "color='rgb' (--color rgb)": the option stands there already
+_NAMED_TWICE = re.compile(r"(--([a-z-]+)(?: [\w.,+-]+)?) \([^()]*--(?:no-)?\2\b[^()]*\)")
+_SWITCHES = {"True": "--", "False": "--no-"}
 _OF_FIT = ("cv", "estimator")  # messages of other commands name these options of 'nearwise fit' too
 
 
@@ -308,6 +311,8 @@ def in_flags(text: str) -> str:
         name = found[1] if found[1] in options else _OPTIONS.get(found[1], "")
         if name not in options and (name := found[1]) not in _OF_FIT:
             return found[0]
+        if found[2] in _SWITCHES:
+            return _SWITCHES[found[2]] + name.replace("_", "-")
         value = ast.literal_eval(found[2]) if found[2][0] in "'\"" else found[2].lower()
         if (name, value) == ("cv", "latest"):
             return "--time"
@@ -317,4 +322,5 @@ def in_flags(text: str) -> str:
 
     if "drop" in options:
         text = _WISH.sub(wish, text)
-    return _PARAMETER.sub(flag, text)
+    written = _PARAMETER.sub(flag, text)
+    return _NAMED_TWICE.sub(r"\1", written) if written != text else text

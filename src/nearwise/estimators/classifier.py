@@ -204,10 +204,10 @@ class AttnKNNClassifier(ClassifierMixin, NeighborEstimator[FittedClassifier]):
             Training rows. A sparse matrix of more than 128 columns is reduced to 128 components by
             a truncated SVD, which is a part of the model. DataFrames, polars or pyarrow tables and
             dicts may have text, categories, dates and missing values. Arrays have numbers; NaN is
-            missing. Images are
-            uint8 of shape (n, height, width, channels) with 1 or 3 channels. A folder with one
-            folder per class, a `nearwise.data.Dataset` or a `datasets` data set includes labels
-            (and file names); its test part, if any, is left out.
+            missing. Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels, or
+            a list of images of one size. A folder with one folder per class, a
+            `nearwise.data.Dataset` or a `datasets` data set includes labels (and file names); its
+            test part, if any, is left out.
         y : array-like of shape (n,) or (n, n_targets)
             Class labels: at least 2 classes, one of them with at least 2 rows. The only row of a
             class is remembered, but not used for heads and calibration, with a warning. Several

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _WRITE = "Write svmlight: sklearn.datasets.dump_svmlight_file(X, y, 'rows.svmlight')"
 
 _NOTHING = 1e-12  # largest share of a column that was empty in the fit; an SVD leaves rounding
+_UNLIKELY = 1e-4  # chance below which a column 0 of values was not left out by the sample
 
 
 def labelled_sparse(
@@ -80,11 +81,25 @@ def _read(data: str, options: ReadOptions, model: Any, of_tables: dict[str, obje
             f"others are ignored, first of column {unknown.min()}."
         )
     X.resize((X.shape[0], known))
-    components = model.fitted_.predictor.encoder.sparse_columns
-    of_zero = components is not None and not options.quiet
-    if of_zero and abs(components.axes[0]).max() < _NOTHING and X[:, [0]].nnz:
+    if n_found <= known and not options.quiet and _seems_shifted(model.fitted_, X):
         say(
-            f"note: {data}: column 0 was empty in the fit. If the file of the fit counts from 1, "
-            "and this one from 0, write this one again: dump_svmlight_file(..., zero_based=False)."
+            f"note: {data}: column 0 was empty in the fit, and has values in {X[:, [0]].nnz} of "
+            f"{X.shape[0]} rows here. If the file of the fit counts from 1, and this one from 0, "
+            "write this one again: dump_svmlight_file(..., zero_based=False)."
         )
     return X, y
+
+
+def _seems_shifted(fitted: Any, X: "sparse.csr_array") -> bool:
+    """Whether rows seem to count columns from 0, and the fit from 1.
+
+    Column 0 is empty in the fit, and the last one is empty here. Column 0 has values in too many
+    rows to be as rare here as in the fit: c of m new rows and none of n known ones, though each row
+    with a value is a new one by a chance of m / (n + m).
+    """
+    components = fitted.predictor.encoder.sparse_columns
+    if components is None or abs(components.axes[0]).max() >= _NOTHING:
+        return False
+    n, m = len(fitted.bank), X.shape[0]
+    by_chance = (m / (n + m)) ** X[:, [0]].nnz
+    return bool(by_chance < _UNLIKELY and not X[:, [-1]].nnz)

@@ -409,7 +409,8 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
             f"Images differ in size (height x width): {name_a} is {a.size[0]} x {a.size[1]}, "
             f"{name_b} is {b.size[0]} x {b.size[1]}. Pass image_size=(height, width) or one side "
             "(--image-size 128, or --resize to the size of a model) to bring all to one size. With "
-            'the extra "images", fit does so by itself if most images are above 64 pixels.'
+            'the extra "images", a fit to the folder itself (in Python fit("photos")) does so if '
+            "most images are above 64 pixels."
         )
 
 

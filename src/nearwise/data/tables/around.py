@@ -10,9 +10,12 @@ from nearwise.names import listed
 Row = Sequence[str]
 
 _TOTALS = frozenset(
-    ("total", "totals", "grand total", "subtotal", "sum", "average", "mean", "gesamt", "summe",
-     "insgesamt", "somme", "suma", "totale")
+    ("total", "totals", "grand total", "subtotal", "sum", "average", "avg", "mean", "count",
+     "gesamt", "gesamtsumme", "gesamtergebnis", "zwischensumme", "summe", "insgesamt",
+     "durchschnitt", "mittelwert", "ø", "anzahl", "somme", "moyenne", "sous-total",
+     "total général", "suma", "promedio", "recuento", "total general", "totale", "conteggio")
 )  # fmt: skip
+_PERHAPS = frozenset(("mittel", "media"))  # averages, but also a level and a department
 _REMARK = re.compile(
     r"(?:sources?|quelle|notes?|remarks?|footnote|copyright|last updated?|generated|exported|"
     r"data from|data source)\b\s*:?.*|[*©†].*|\(?\d+ rows?(?: \w+)?\)?",
@@ -125,7 +128,8 @@ def n_footers(rows: Sequence[Row], last: Iterable[tuple[str, Row]], where: str, 
     their cells. Rows without a value are below the table, too.
     """
     names, *rows = [row for row in rows if any(row)] or [[]]
-    usual = [row[:1] for row in rows[:-_LAST] or rows[:FEWEST]]
+    sure = rows[:-_LAST] or rows[:FEWEST]
+    usual = [row[:1] for row in sure]
     under_numbers = _are_numbers([_cell(row, 0) for row in usual])
     n = n_empty = 0
     for line, cells in last:
@@ -135,7 +139,8 @@ def n_footers(rows: Sequence[Row], last: Iterable[tuple[str, Row]], where: str, 
         known = n >= _LAST or len(names) < 2 or len(rows) <= FEWEST or [*cells[:1]] in usual
         if known or not (_begins_footer(cells[0]) or _is_remark(line, cells, len(names))):
             break
-        if not under_numbers and sum(map(bool, cells)) >= sum(map(bool, names)):
+        is_full = sum(map(bool, cells)) >= sum(map(bool, names))
+        if not under_numbers and (is_full or not _is_certain(cells, sure)):
             note(
                 f"{where}: the last row begins with {cells[0]!r} and is read as a row. If it is "
                 "none, leave it out."
@@ -151,7 +156,23 @@ def n_footers(rows: Sequence[Row], last: Iterable[tuple[str, Row]], where: str, 
 def _begins_footer(cell: str) -> bool:
     """Whether a row with this first value is a total or a source note."""
     word = cell.casefold()
-    return word.rstrip(":") in _TOTALS or (":" in word and _REMARK.fullmatch(word) is not None)
+    is_remark = ":" in word and _REMARK.fullmatch(word) is not None
+    return is_remark or word.rstrip(":") in _TOTALS | _PERHAPS
+
+
+def _is_certain(cells: Row, above: Sequence[Row]) -> bool:
+    """Whether the first value of a row is one of footers only, or all columns of words are empty.
+
+    A department "Media" has words beside its numbers; an average has none.
+    """
+    if cells[0].casefold().rstrip(":") not in _PERHAPS:
+        return True
+    of_words = [
+        at
+        for at in range(1, max(map(len, above), default=0))
+        if all(_cell(row, at) and not _are_numbers([_cell(row, at)]) for row in above)
+    ]
+    return bool(of_words) and not any(_cell(cells, at) for at in of_words)
 
 
 def _is_remark(line: str, cells: Row, n_columns: int) -> bool:

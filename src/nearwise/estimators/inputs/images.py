@@ -206,8 +206,7 @@ def check_images(X: Any) -> np.ndarray:
     if images.dtype != np.uint8:
         raise ValueError(
             f"Images are expected as uint8 from 0 to 255, got {images.dtype} from "
-            f"{images.min()} to {images.max()}. Convert them: (255 * X).astype(np.uint8) if they "
-            "are in [0, 1]."
+            f"{images.min()} to {images.max()}. Convert them: {_as_bytes(images)}."
         )
     if images.shape[3] not in (1, 3):
         raise ValueError(
@@ -215,6 +214,23 @@ def check_images(X: Any) -> np.ndarray:
             f"{images.shape}. Move the channels last, or drop an alpha channel."
         )
     return images
+
+
+def _as_bytes(images: np.ndarray) -> str:
+    """Return the code that makes images uint8, by the range seen."""
+    low, high = float(images.min()), float(images.max())
+    are_whole = images.dtype.kind in "iuO"
+    if images.dtype == bool:
+        return "255 * X.astype(np.uint8)"
+    if low >= 0 and high <= 1:
+        return "(255 * X).astype(np.uint8)"
+    if low >= 0 and high <= 255:
+        return "X.astype(np.uint8)" if are_whole else "X.round().astype(np.uint8)"
+    if low >= -1 and high <= 1 and not are_whole:
+        return "(127.5 * (X + 1)).astype(np.uint8) if black is -1 and white is 1"
+    if low >= 0 and high < 2**16 and are_whole:
+        return "(X // 256).astype(np.uint8) if white is 65535"
+    return "bring them to 0 to 255, then X.astype(np.uint8)"
 
 
 def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[EncodedImages]:

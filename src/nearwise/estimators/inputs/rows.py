@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 from nearwise.estimators.inputs.columns import ColumnWarning, refuse_repeated
 from nearwise.estimators.inputs.groups import Groups, check_groups
 from nearwise.estimators.inputs.images import EncodedImages, ImageEncoder, TTAView, check_images
-from nearwise.estimators.inputs.sources import as_rows, read_source
+from nearwise.estimators.inputs.sources import as_rows, read_source, stacked_images
 from nearwise.estimators.inputs.sparse_columns import (
     SparseColumns,
     is_wide,
@@ -88,7 +88,7 @@ class Source(NamedTuple):
         """
         if isinstance(X, Source):
             return X
-        names = None
+        names, X = None, stacked_images(X)
         if not isinstance(X, pd.DataFrame | np.ndarray):
             encoder = like.predictor.encoder if hasattr(like, "predictor") else None
             X, y, names = read_source(X, y, training=training, like=encoder)

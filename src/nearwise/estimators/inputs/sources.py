@@ -68,6 +68,31 @@ def read_source(
     return rows, pd.Series(labels, name=dataset.target_name), names
 
 
+def stacked_images(X: Any) -> Any:
+    """Join a list or object array of images, arrays of two or three axes; ValueError by their size.
+
+    Other rows are returned unchanged.
+    """
+    is_list = isinstance(X, list | tuple)
+    if not is_list and not (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1):
+        return X
+    are_images = (isinstance(one, np.ndarray | torch.Tensor) and one.ndim in (2, 3) for one in X)
+    if not len(X) or not all(are_images):
+        return X
+    arrays = [one.detach().cpu().numpy() if isinstance(one, torch.Tensor) else one for one in X]
+    first = arrays[0].shape
+    other = next((at for at, one in enumerate(arrays) if one.shape != first), None)
+    if other is not None:
+        one, another = (" x ".join(map(str, arrays[at].shape)) for at in (0, other))
+        raise ValueError(
+            f"The images of a list differ in size (height x width x channels): image 0 is {one}, "
+            f"image {other} is {another}. Bring them to one size, or give their files: "
+            'nearwise.data.load_image_folder("photos", image_size=128) for a fit, '
+            "read_images(files, image_size=128) for rows to predict."
+        )
+    return np.stack(arrays)
+
+
 def image_options(known: Any = None, *, resize: bool = False) -> dict[str, Any]:
     """Options to read images as a model's encoder needs them, or for a fit (None).
 

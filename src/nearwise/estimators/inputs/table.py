@@ -320,8 +320,8 @@ class TableEncoder:
         A category that is not known is looked up by its text: the types of a CSV are guessed per
         file, and 7, 7.0 and "7" may be the same. A `RowsWarning` counts unknown categories (taken
         as missing) and gaps in columns without gaps in training (filled with the median); also
-        booleans in numeric columns (taken as 1 and 0) and rows without any value. ValueError if a
-        number is too large for float32, or too far from the training values.
+        booleans in numeric columns (taken as 1 and 0), texts of unknown words and rows without any
+        value. ValueError if a number is too large for float32, or too far from the training values.
         """
         self._warn_of_filled(X)
         encoded = self._from_array(X) if self._takes_array(X) else self._from_table(X)
@@ -378,7 +378,21 @@ class TableEncoder:
             frame = self.in_numbers(frame)
         self._warn_of_truth(frame)
         terms = {name: one.terms(frame[name]) for name, one in self.texts.items()}
+        self._warn_of_strange_texts(frame, terms)
         return Encoded(self._numbers(frame, terms), self._codes(frame, count=True), _joined(terms))
+
+    def _warn_of_strange_texts(
+        self, frame: pd.DataFrame, terms: Mapping[str, sparse.csr_matrix]
+    ) -> None:
+        """Warn of texts that share next to nothing with the texts of the training table."""
+        texts = self.texts.items()
+        found = [(name, one.n_strange(frame[name], terms[name])) for name, one in texts]
+        if any(number for _, number in found):
+            warn_user(
+                "Texts without any word, or three characters in a row, that the model knows: "
+                f"{_counted(found)}. They say next to nothing about their rows.",
+                RowsWarning,
+            )
 
     def _warn_of_truth(self, frame: pd.DataFrame) -> None:
         """Warn of booleans in columns with a numeric dtype in training."""

@@ -1,6 +1,7 @@
 """TextColumn: words and character n-grams of a column of text, and vectors of an embedder."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from nearwise.estimators.inputs.text_vectors import Embed, TextEmbedder, TextVec
 N_COMPONENTS = 256  # of all columns of text together; parts of the table beside its numbers
 _MOST_TERMS = 20_000  # most frequent words, and as many n-grams
 _N_TERMS = 2  # rows that a term must be in, of 100 rows or more
+_TELLING = 3  # letters of a sequence that many unrelated words do not share
 _FEWEST_CELLS, _MANY_CELLS = 20, 100  # distinct texts: fewest, and enough even if they repeat
 _KINDS: dict[str, dict[str, Any]] = {
     "words": {"token_pattern": r"(?u)\b\w+\b"},
@@ -174,6 +176,23 @@ class TextColumn:
             return sparse.csr_matrix((len(plain), 0), dtype=np.float32)
         parts = [reader.transform(plain) for reader in self._readers]
         return sparse.hstack(parts, format="csr", dtype=np.float32)
+
+    def n_strange(self, texts: pd.Series, terms: sparse.csr_matrix) -> int:
+        """Count texts with no known word and no known sequence of three characters.
+
+        A missing text is not counted. None is if an embedder reads the texts, too, or no term is
+        known at all.
+        """
+        if self.vectors is not None or not terms.shape[1]:
+            return 0
+        strange = (terms @ self._is_telling == 0) & texts.notna().to_numpy()
+        return int(strange.sum())
+
+    @cached_property
+    def _is_telling(self) -> np.ndarray:
+        """Whether terms are words or have three characters besides blanks, float32 (n_terms,)."""
+        sequences = [len(term.strip()) >= _TELLING for term in self.vocabulary["ngrams"]]
+        return np.array([True] * len(self.vocabulary["words"]) + sequences, dtype=np.float32)
 
     def components(self, texts: pd.Series, terms: sparse.csr_matrix) -> np.ndarray:
         """Components, float64 (n, n_components); NaN for a missing text."""

@@ -1,7 +1,6 @@
 """TextColumn: words and character n-grams of a column of text, and vectors of an embedder."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from scipy import sparse
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from nearwise.cached import cached_property
 from nearwise.data.tables.words import is_text
 from nearwise.estimators.inputs.text_vectors import Embed, TextEmbedder, TextVectors
 

@@ -65,13 +65,18 @@ def read_labels(root: Path, task: str, seed: int) -> tuple[pd.DataFrame, np.ndar
     """Rows of a task, and their labels (n, L)."""
     if task == "made":
         X, y = make_multilabel_classification(1000, 20, n_classes=8, random_state=seed)
-        return pd.DataFrame(X), y
+        return pd.DataFrame(X), y[:, _often(y)]
     files = [f"{task}.arff"] if task != "scene" else ["scene-train.arff", "scene-test.arff"]
     table = pd.concat([_read(root / file) for file in files], ignore_index=True)
     names = [one.attrib["name"] for one in ET.parse(root / f"{task}.xml").iter() if one.attrib]
     y = table[names].astype(float).astype(int).to_numpy()
-    often = (y.sum(axis=0) >= _FEWEST) & ((1 - y).sum(axis=0) >= _FEWEST)
-    return table.drop(columns=names), y[:, often]
+    return table.drop(columns=names), y[:, _often(y)]
+
+
+def _often(y: np.ndarray) -> np.ndarray:
+    """Whether enough rows have, and lack, each label."""
+    found: np.ndarray = (y.sum(axis=0) >= _FEWEST) & ((1 - y).sum(axis=0) >= _FEWEST)
+    return found
 
 
 def _read(path: Path) -> pd.DataFrame:

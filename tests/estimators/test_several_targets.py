@@ -197,7 +197,7 @@ def test_numbers_as_several_targets(tmp_path):
     ("y", "why"),
     [
         ([["a"], ["b", "c"]] * 100, "MultiLabelBinarizer"),
-        (Y[TRAIN] * np.array([1, 0, 1]), "Target '1': All 200 rows belong to one class"),
+        (Y[TRAIN] * np.array([1, 0, 1]), "1 of 3 targets have the same label in all 200 rows: '1'"),
         (np.zeros((200, 2, 2)), "shape"),
         (pd.DataFrame(Y[TRAIN], columns=["a", "a", "b"]), "occur more than once"),
     ],
@@ -230,6 +230,12 @@ def test_rows_are_encoded_once_for_all_targets(fitted, is_loaded, method, tmp_pa
     if method == "explain":
         found, alone = ([[e.proba for e in one] for one in two] for two in (found, alone))
     np.testing.assert_array_equal(found, alone)
+
+
+def test_all_targets_of_one_label_are_named_before_any_fit():
+    y = TABLE[TRAIN].assign(**{"city hall": 0, "a/b": 1})
+    with pytest.raises(ValueError, match=r"2 of 3 targets .* in all 200 rows: 'city hall', 'a/b'"):
+        instant().fit(X[TRAIN], y)
 
 
 def test_a_capacity_does_not_go_with_several_targets():

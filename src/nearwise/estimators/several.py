@@ -21,6 +21,7 @@ from nearwise.estimators.inputs.shared_work import shared_work
 from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedTargets
 from nearwise.estimators.progress import naming_steps
 from nearwise.estimators.settings import Settings
+from nearwise.names import listed
 
 
 def fit_each(
@@ -49,7 +50,7 @@ def fit_each(
 
 def _beside(estimator: Any, targets: Sequence[pd.Series], n_rows: int) -> Beside:
     """Shared state of the fits; labels with two classes share folds and forests."""
-    labels, numbers = [], []
+    labels, numbers, alike = [], [], []
     if is_classifier(estimator):
         for number, target in enumerate(targets):
             with of_target(target.name):
@@ -57,6 +58,13 @@ def _beside(estimator: Any, targets: Sequence[pd.Series], n_rows: int) -> Beside
             if len(classes) == 2:
                 labels.append(codes)
                 numbers.append(number)
+            if len(classes) == 1:
+                alike.append(str(target.name))
+    if alike:
+        raise ValueError(
+            f"{len(alike)} of {len(targets)} targets have the same label in all {n_rows} rows: "
+            f"{listed(alike)}. Leave them out, or add rows of another label."
+        )
     return Beside(np.array(labels, dtype=np.int64).reshape(-1, n_rows).T, numbers)
 
 

@@ -257,17 +257,16 @@ def change_each(
             stack.enter_context(each[name])
         models = {name: live.model.fitted_ for name, live in each.items()}
         made = key or f"{hashlib.sha256(content).hexdigest()[:16]}-{_next_id(models)}"
-        is_begun = any(one.key == made for live in each.values() for one in live.history())
-        if not has_same_rows([*models.values()]) and not is_begun:
+        done = {n for n, live in each.items() if any(one.key == made for one in live.history())}
+        if not has_same_rows([*models.values()]) and not done:
             raise ValueError(
                 f"The models in {folder} do not remember the same rows: a change was interrupted, "
                 f"or made in one of them ({_sizes(models)}). Repeat the command that was "
                 "interrupted; if there was none, fit the model again. Nothing was changed."
             )
-        for name, live in each.items():
-            if not any(one.key == made for one in live.history()):
-                with of_target(name):
-                    check(live, name)
+        for name in (name for name in each if name not in done):
+            with of_target(name):
+                check(each[name], name)
         changes = []
         for name, live in each.items():
             with live.with_all():
@@ -277,17 +276,16 @@ def change_each(
 
 def changes_of_all(folder: Path) -> "list[dict[str, Change]]":
     """List changes that were made in all targets, oldest first: the change of each target."""
-    from nearwise.estimators import LiveModel
+    from nearwise.estimators.stored.folder import history_of
 
-    by_key: list[dict[str, Any]] = []
-    names = [*models_in(folder)]
-    for path in models_in(folder).values():
-        with LiveModel(path) as live:
-            by_key.append({change.key: change for change in live.history() if change.key})
+    by_key = {
+        name: {change.key: change for change in history_of(path) if change.key}
+        for name, path in models_in(folder).items()
+    }
     return [
-        dict(zip(names, (one[key] for one in by_key), strict=True))
-        for key in by_key[0]
-        if all(key in one for one in by_key)
+        {name: changes[key] for name, changes in by_key.items()}
+        for key in next(iter(by_key.values()))
+        if all(key in changes for changes in by_key.values())
     ]
 
 

@@ -18,7 +18,7 @@ from nearwise.estimators.inputs.labels import check_labels
 from nearwise.estimators.inputs.rows import Rows, Source
 from nearwise.estimators.inputs.several import matched, several_targets
 from nearwise.estimators.inputs.shared_work import shared_work
-from nearwise.estimators.model.fitted_model import FittedClassifier, FittedModel, FittedTargets
+from nearwise.estimators.model.fitted_model import FittedModel, FittedTargets
 from nearwise.estimators.progress import naming_steps
 from nearwise.estimators.settings import Settings
 from nearwise.names import listed
@@ -96,23 +96,6 @@ def has_same_rows(models: Sequence[FittedModel]) -> bool:
     return all(
         torch.equal(one.bank.ids, first.ids) and one.next_id == models[0].next_id for one in models
     )
-
-
-def check_removable(model: FittedModel, ids: Any, *, forget_classes: bool = False) -> None:
-    """Check that rows can be removed; ValueError if a class would lose its last row.
-
-    UnknownIdError if an id is not remembered.
-    """
-    positions = model.holding(ids).bank.positions(ids)
-    if not isinstance(model, FittedClassifier) or forget_classes:
-        return
-    gone = torch.bincount(model.label_positions[positions], minlength=model.n_classes)
-    empty = np.flatnonzero((gone > 0).numpy() & (gone.numpy() == model.rows_per_class))
-    if len(empty):
-        raise ValueError(
-            f"The class {str(model.classes[empty[0]])!r} would lose its last row. Leave out one of "
-            "its rows, or allow it: forget_classes=True (--forget-classes)."
-        )
 
 
 def estimators_of(estimator: Any) -> list[Any]:

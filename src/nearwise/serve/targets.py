@@ -15,7 +15,8 @@ from starlette.responses import Response
 from nearwise.estimators import LiveModel
 from nearwise.estimators.live import Version
 from nearwise.estimators.live_target import LiveTarget
-from nearwise.estimators.several import check_removable, has_same_rows, of_target
+from nearwise.estimators.online.changes import check_removal
+from nearwise.estimators.several import has_same_rows, of_target
 from nearwise.memory import Change
 from nearwise.names import listed
 from nearwise.serve.answers import Answer, status
@@ -223,7 +224,7 @@ def _add_changes(write: APIRouter, services: Mapping[str, Service]) -> None:
 
         for name, one in services.items():
             with of_target(name):
-                await one.ask(partial(check_removable, one.live.now.fitted, [id]))
+                await one.ask(partial(check_removal, one.live.now.fitted, [id]))
         return PlainJSON(await _changed_all(services, remove, key, request))
 
 

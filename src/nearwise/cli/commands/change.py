@@ -456,13 +456,13 @@ def _remove_from_each(
     folder: Path, ids: list[int], key: str | None, *, forget_classes: bool, quiet: bool
 ) -> None:
     """Remove rows from the model of each target."""
-    from nearwise.estimators.several import check_removable
+    from nearwise.estimators.online.changes import check_removal
 
     def change(live: "LiveModel", name: str, made: str) -> "Change":
         return live.remove(ids, forget_classes=forget_classes, key=made)
 
     def check(live: "LiveModel", name: str) -> None:
-        check_removable(live.model.fitted_, ids, forget_classes=forget_classes)
+        check_removal(live.model.fitted_, ids, forget_classes=forget_classes)
 
     with in_place(folder):
         changes, n_rows = change_each(folder, change, check, key, f"remove {ids}".encode())

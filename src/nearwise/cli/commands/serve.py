@@ -106,8 +106,7 @@ def serve(
     import uvicorn
 
     from nearwise.cli.several import models_in
-    from nearwise.estimators import LiveModel
-    from nearwise.estimators.live_target import LiveTarget, live_kind
+    from nearwise.estimators.live_target import live_kind
     from nearwise.functional.threads import coarse_threads
     from nearwise.serve import Limits, Service, create_app, create_targets_app, read_keys
     from nearwise.serve.app import model_name
@@ -129,10 +128,10 @@ def serve(
     if not quiet:
         say(f"Opening {model} ...")
 
-    def service_of(folder: Path, kind: type[LiveModel]) -> Service:
+    def service_of(folder: Path) -> Service:
         return Service(
             # half the deadline for another process's change
-            kind(folder, wait=deadline / 2, trusted_store=store),
+            live_kind(folder)(folder, wait=deadline / 2, trusted_store=store),
             Limits(max_queue, max_rows, n_bytes, deadline),
             read_only=read_only,
             follow=follow,
@@ -141,10 +140,10 @@ def serve(
     name = model_name(model.resolve().name)
     access: Any = {"keys": known, "hosts": hosts, "allow_origins": origins, "page": not no_page}
     if holds_targets(model):
-        each = {target: service_of(one, LiveTarget) for target, one in models_in(model).items()}
+        each = {target: service_of(one) for target, one in models_in(model).items()}
         app, protocol = create_targets_app(each, name=name, **access), ""
     else:
-        each = {name: service_of(model, live_kind(model))}
+        each = {name: service_of(model)}
         app = create_app(each[name], name=name, **access)
         protocol = f"; Open Inference Protocol name: {name}"
     n_rows = next(iter(each.values())).live.model.fitted_.n_remembered

@@ -24,26 +24,28 @@ class Frame(NamedTuple):
     table: "pd.DataFrame"
     cells: "Cells"
 
+    def _held(self, names: Sequence[str]) -> "pd.DataFrame":
+        """Cells of some columns as the file has them; some rows of the file may be left out."""
+        return (self.cells(names) if names else self.table[[]]).loc[self.table.index]
+
     def as_written(self, names: Sequence[str]) -> "pd.DataFrame":
         """Return columns in their original form in the file."""
         import pandas as pd
 
         from nearwise.data.tables.cells import as_written
 
-        held = (self.cells(names) if names else self.table[[]]).loc[self.table.index]
+        held = self._held(names)
         columns = {name: as_written(self.table[name], held[name]) for name in names}
         return pd.DataFrame(columns, index=self.table.index)
 
     def in_text(self, name: str) -> "pd.Series":
         """Return a number column as text; missing values stay missing."""
-        held = self.cells([name])[name].loc[self.table.index]
-        return held.astype(str).where(self.table[name].notna(), None)
+        return self._held([name])[name].astype(str).where(self.table[name].notna(), None)
 
     def words(self, names: Sequence[str]) -> dict[str, str]:
         """Describe words in columns that are read as missing values, per column with such words."""
         found = {}
-        for name, whole in self.cells(names).items() if names else ():
-            held = whole.loc[self.table.index]  # some rows may be left out
+        for name, held in self._held(names).items():
             gaps = held[self.table[name].isna()].dropna().astype(str).str.strip()
             said = Counter(gaps[gaps != ""].tolist()).most_common(3)
             found[str(name)] = ", ".join(f"{n} cells say {word!r}" for word, n in said)

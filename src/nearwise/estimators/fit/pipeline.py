@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nearwise.estimators.fit.as_arrays import as_arrays
 from nearwise.estimators.fit.base import (
+    BAYES,
     RIDGE,
     Base,
     Candidate,
@@ -754,7 +755,7 @@ def _candidates(
     if encoder.texts:
         found = [*text_candidates(), *found]
     if encoder.has_only_texts:  # of SMS messages, all others did not lower the NLL (.0211, .0207)
-        useful = ("text-logistic", "text-bayes", "kernel-logistic")
+        useful = ("text-logistic", BAYES, "kernel-logistic")
         return [one for one in found if one.name in useful]
     if problem.is_gaussian:  # trees would be slow and weak on embeddings
         return [one for one in found if one.name == "logistic"]

@@ -20,16 +20,16 @@ def shared_work() -> Iterator[None]:
         _DONE.reset(token)
 
 
-def once(name: str, given: tuple[Any, ...], work: Callable[[], T]) -> T:
+def once(name: str | Callable[[], str], given: tuple[Any, ...], work: Callable[[], T]) -> T:
     """Return the result of some work; in `shared_work` that of the first time for the same objects.
 
-    `name` tells what is done, `given` holds the objects to which it is done. They must not change
-    meanwhile, nor may the result.
+    `name`, or the result of its call, tells what is done, `given` holds the objects to which it is
+    done. They must not change meanwhile, nor may the result.
     """
     done = _DONE.get()
     if done is None:
         return work()
-    key = name, *map(id, given)
+    key = name if isinstance(name, str) else name(), *map(id, given)
     if key not in done:
         done[key] = work(), given  # kept, so that no other object gets their ids
     found: T = done[key][0]

@@ -139,12 +139,17 @@ def with_given(fork: Fitted, new: NewRows) -> Fitted:
 def without_rows(model: Fitted, ids: Any, *, forget_classes: bool = False) -> Fitted:
     """Remove remembered rows by id."""
     fork = model.fork()
-    views = fork.predictor.views
+    check_removal(fork, ids, forget_classes=forget_classes)
+    return _forgotten(fork, ids)
+
+
+def check_removal(model: FittedModel, ids: Any, *, forget_classes: bool = False) -> None:
+    """Check that rows can be removed: ValueError, or UnknownIdError if one is not remembered."""
+    views = model.predictor.views
     at = views.hold(ids)
     refuse_few(views, at)
     if not forget_classes and isinstance(model, FittedClassifier):
         refuse_emptied_classes(views, at, None, model.classes, "Removing")
-    return _forgotten(fork, ids)
 
 
 def with_labels(

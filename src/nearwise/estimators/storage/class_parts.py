@@ -236,8 +236,9 @@ def _unpack_row_models(
 
 def _unpack_image_encoder(meta: dict[str, Any]) -> ImageEncoder:
     """Rebuild the encoder of images; equal ones of several targets are one object."""
-    name = json.dumps(meta["encoder"], sort_keys=True)
-    return once(name, (), lambda: ImageEncoder.from_json(meta["encoder"]))
+    encoder = meta["encoder"]
+    name = partial(json.dumps, encoder, sort_keys=True)
+    return once(name, (), lambda: ImageEncoder.from_json(encoder))
 
 
 def _unpack_backbone(described: dict[str, Any]) -> lite0.EfficientNetLite0:

@@ -167,10 +167,14 @@ def unpack_encoder(folder: Folder) -> TableEncoder:
     with part_of_folder("encoder"):
         meta = folder.meta["encoder"]
         arrays = {name: one.numpy() for name, one in under(folder.tensors, "encoder/").items()}
-        digest = sha256(json.dumps(meta, sort_keys=True).encode())
-        for name in sorted(arrays):
-            digest.update(name.encode() + np.ascontiguousarray(arrays[name]).data)
-        return once(digest.hexdigest(), (), lambda: TableEncoder.from_json(meta, arrays))
+
+        def digest() -> str:
+            found = sha256(json.dumps(meta, sort_keys=True).encode())
+            for name in sorted(arrays):
+                found.update(name.encode() + np.ascontiguousarray(arrays[name]).data)
+            return found.hexdigest()
+
+        return once(digest, (), lambda: TableEncoder.from_json(meta, arrays))
 
 
 def unpack_table(folder: Folder, encoder: TableEncoder) -> tuple[FeatureSpace, StageSpace | None]:
